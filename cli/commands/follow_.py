@@ -94,9 +94,10 @@ def wait_command(
 
 def _warn_of_parent(out: Output, where: Location) -> None:
     """Warn where versions are below, and none is here: it may still come. At a URL it takes requests to know."""
+    from edl_ckpt.core.catalog import glance
     from edl_ckpt.core.catalog.listing import list_versions
 
-    if where.local_path is None:
+    if where.local_path is None or glance.has_versions(where.local_path):  # the wait itself lists them
         return
     with suppress(EdlCkptError):  # the wait says why, or waits for the location
         parent = parent_error(list_versions(where, wait_seconds=0))

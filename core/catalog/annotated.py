@@ -227,7 +227,10 @@ def _sealed(store: Store, versions: Sequence[Version], metadata: LocationMetadat
         return replace(version, fingerprint="" if fault else seal.fingerprint, seal_fault=fault)
 
     unknown = [version for version in versions if version.path not in sealed]
-    return sealed | {v.path: v for v in run_parallel(read, unknown, store.properties.at_a_time(SMALL_READS))}
+    if not unknown:
+        return sealed
+    with store.kept_open(META_DIR):
+        return sealed | {v.path: v for v in run_parallel(read, unknown, store.properties.at_a_time(SMALL_READS))}
 
 
 def one_of_many(store: MarkedStore, choose: Choose, fresh_after: float, *, by_metadata: bool) -> Version | None:

@@ -156,9 +156,14 @@ def _read_documents(
             known.keep(name, marks.get(name, ""), document, data)
         return document
 
-    found = {name: known.document(name, marks.get(name, "")) for name in names}
+    found: dict[str, dict[str, Any] | EdlCkptError | None] = {
+        name: known.document(name, marks.get(name, "")) for name in names
+    }
     unknown = [name for name in names if found[name] is None]
-    documents = run_parallel(read, unknown, store.properties.at_a_time(SMALL_READS))
+    if not unknown:
+        return found
+    with store.kept_open(META_DIR):
+        documents = list(run_parallel(read, unknown, store.properties.at_a_time(SMALL_READS)))
     return found | dict(zip(unknown, documents, strict=True))
 
 

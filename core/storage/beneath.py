@@ -217,6 +217,10 @@ class Directory:
 
         Raises ForeignError for anything else, and for a file to be written that has several names.
         """
+        return self._open_stated(name, flags)[0]
+
+    def _open_stated(self, name: str, flags: int) -> tuple[int, os.stat_result]:
+        """Return `open_file`, and the state of the file."""
         try:
             fd = os.open(_single(name), flags | _FILE, 0o666, dir_fd=self.fd)
         except OSError as error:  # a link; a socket, or a pipe that nobody reads; a directory, to be written
@@ -227,18 +231,18 @@ class Directory:
         if not stat.S_ISREG(found.st_mode) or (found.st_nlink > 1 and flags & os.O_ACCMODE != os.O_RDONLY):
             os.close(fd)
             raise self._foreign(name, "a file")
-        return fd
+        return fd, found
 
     def read(self, name: str, limit: int) -> bytes | None:
         """Return the whole of a file, None when it is not there; UsageError when it has more bytes than `limit`."""
         path = self.join(name)
         with storage_errors(path):
             try:
-                fd = self.open_file(name, os.O_RDONLY)
+                fd, found = self._open_stated(name, os.O_RDONLY)
             except FileNotFoundError:
                 return None
             try:
-                data, size = b"", os.fstat(fd).st_size
+                data, size = b"", found.st_size
                 while len(data) <= limit and (part := os.read(fd, min(limit, max(size, 1 << 16)) + 1)):
                     data += part
             finally:
@@ -336,7 +340,7 @@ class _Nowhere(Directory):
     def stat(self, name: str) -> None:  # noqa: ARG002 - none is there
         return None
 
-    def open_file(self, name: str, flags: int) -> int:  # noqa: ARG002 - as above
+    def _open_stated(self, name: str, flags: int) -> tuple[int, os.stat_result]:  # noqa: ARG002 - as above
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.join(name))
 
 

@@ -6,8 +6,9 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from threading import get_ident
 from typing import IO, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError
@@ -155,6 +156,8 @@ class LocalStore:
     def __init__(self, location: Location, root: str) -> None:
         self.location = location
         self.root = root
+        self._kept: dict[tuple[int, str], Directory] = {}
+        """The directories that a thread keeps open; another one may close its own at any time."""
 
     def facts(self) -> Iterator[Fact]:
         """Yield what is known of the file system without a write."""
@@ -293,13 +296,31 @@ class LocalStore:
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small file below the location; None when there is no such file."""
         folder, name = os.path.split(relative)
+        kept = self._kept.get((get_ident(), folder))
+        if kept is not None:
+            return _read_small(kept, name)
         with Directory.beneath(self.root, folder) as directory:
+            return _read_small(directory, name)
+
+    @contextmanager
+    def kept_open(self, folder: str) -> Iterator[None]:
+        """Keep a directory of ours open in the block, for `read_small` of its files; of one that is not there, do not.
+
+        Each of a thousand reads would open it again, and the directory above it.
+        """
+        key, directory = (get_ident(), folder), None
+        if key not in self._kept:
+            with suppress(EdlCkptError):  # each read says why
+                directory = Directory.beneath(self.root, folder)
+        if directory is None:
+            yield
+            return
+        with directory:
+            self._kept[key] = directory
             try:
-                return directory.read(name, SMALL_BYTES)
-            except ForeignError:
-                if directory.is_directory(name):  # somebody else's, and no file
-                    return None
-                raise
+                yield
+            finally:
+                del self._kept[key]
 
     def write_small(self, relative: str, data: bytes) -> None:
         """Write a small file of our state: staged beside its place, flushed, then renamed."""
@@ -332,3 +353,12 @@ def _may_be_directory(item: os.DirEntry[str]) -> bool:
         return item.is_dir() or (item.is_symlink() and not os.path.exists(item.path))
     except OSError:
         return True
+
+
+def _read_small(directory: Directory, name: str) -> bytes | None:
+    try:
+        return directory.read(name, SMALL_BYTES)
+    except ForeignError:
+        if directory.is_directory(name):  # somebody else's, and no file
+            return None
+        raise
