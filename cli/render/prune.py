@@ -37,7 +37,7 @@ def document(
     unstripped: Sequence[tuple[str, EdlCkptError]] = (),
 ) -> dict[str, Any]:
     """Return `edl-ckpt/prune/1`; without a result it is that of a dry run."""
-    keys = "ref size_bytes left_out_bytes fingerprint"
+    keys = "ref size_bytes left_out_bytes fingerprint items left_out"
     purged_bytes = result.purge.freed_bytes if result and result.purge else 0
     return {
         "schema": "edl-ckpt/prune/1",

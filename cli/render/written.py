@@ -18,6 +18,7 @@ from edl_ckpt.core.sources.systems import shards_of, title_of
 if TYPE_CHECKING:
     from edl_ckpt.cli.options.cluster import Working
     from edl_ckpt.core.catalog.target import WritePlan
+    from edl_ckpt.core.converting.items import ItemCounts
     from edl_ckpt.core.moving.part_plan import ReshardSettings
     from edl_ckpt.core.moving.tasks import WriteResult
     from edl_ckpt.core.operations.convert import ConvertResult
@@ -50,6 +51,7 @@ def reshard_human(result: ReshardResult) -> Lines:
     speed = f"{words.size(result.size_bytes)} in {result.seconds:.2f} s ({words.size(rate)}/s)"
     yield styled(f"{speed}, peak memory {words.size(result.peak_memory_bytes)}", "dim")
     yield from _compared(result)
+    yield from _items(result.items)
     yield from _proved("new version", result.fingerprint)
 
 
@@ -80,6 +82,7 @@ def converted_human(result: ConvertResult) -> Lines:
     if result.overflowed:
         yield f"{text.count(result.overflowed, 'value')} became infinite: too large for the new type"
     yield from _compared(result)
+    yield from _items(result.items)
     yield styled("proved: the new files read back as intended", "green")
     yield result.fingerprint
     if result.untouched:
@@ -92,6 +95,7 @@ def import_human(result: ImportResult) -> Lines:
     yield shard_table(result.shards)
     yield styled(f"{words.size(result.size_bytes)}, {text.count(result.rows, 'row')} in {result.seconds:.2f} s", "dim")
     yield from _compared(result)
+    yield from _items(result.items)
     yield from _proved("new version", result.fingerprint)
 
 
@@ -122,11 +126,12 @@ def planned_document(
     more = more if name == "reshard" else {"dry_run": True}
     target, parts = plan.target, settings.parts
     unknown = dict.fromkeys(("seconds", "peak_memory_bytes", "fingerprint", "forced"))
+    gone = plan.survey.left_out
     return document_of(
         name,
         plan,
         "ref output from_ps to_ps version size_bytes bytes_read bytes_written rows seconds peak_memory_bytes"
-        f" fingerprint shards forced {' '.join(more)} layout skew warnings cluster parts",
+        f" fingerprint shards forced {' '.join(more)} layout skew warnings cluster parts items left_out",
         ref=getattr(plan, "ref", "") if name == "reshard" else _made(plan),
         output=target.location.url,
         version=target.number,
@@ -135,7 +140,14 @@ def planned_document(
         warnings=[*plan.warnings, *settings.warnings],
         cluster=_cluster(work),
         parts=parts and {**as_dict(parts), "times_read": parts.times_read},
+        items=_planned_items(len(gone)),
+        left_out=as_dict(gone),
     )
+
+
+def _planned_items(left_out: int) -> dict[str, int]:
+    """Return the counts of items of a dry run, which proves nothing."""
+    return {"proved": 0, "carried": 0, "left_out": left_out}
 
 
 def _planned_lines(plan: WritePlan, settings: ReshardSettings, how: str) -> Lines:
@@ -203,7 +215,7 @@ def repair_document(result: RepairResult) -> dict[str, Any]:
     keys = "shard path size_bytes reason kept?"
     files = [{**picked(one, keys), "from": one.source} for one in result.replaced]
     return document_of(
-        "repair", result, "ref source replaced proof? forced fingerprint? seconds dry_run", replaced=files
+        "repair", result, "ref source replaced proof? forced fingerprint? seconds dry_run items", replaced=files
     )
 
 
@@ -227,15 +239,13 @@ def repair_human(result: RepairResult) -> Lines:
 
 def export_document(result: ExportResult) -> dict[str, Any]:
     """Return `edl-ckpt/export/1`."""
-    proved = result.variables + result.tables if result.proved else 0
-    items = {"proved": proved, "left_out": len(result.left_out)}
-    return {"schema": "edl-ckpt/export/1", **as_dict(result), "items": items, "dry_run": False}
+    return {"schema": "edl-ckpt/export/1", **as_dict(result), "dry_run": False}
 
 
 def planned_export_document(plan: ExportPlan, work: Working | None = None) -> dict[str, Any]:
     """Return `edl-ckpt/export/1` of a dry run, and the cluster that would work."""
     unknown: dict[str, Any] = {"fingerprint": None, "seconds": None, "overflowed": 0, "proved": False, "forced": None}
-    unknown["items"] = {"proved": 0, "left_out": len(plan.left_out)}
+    unknown["items"] = _planned_items(len(plan.left_out))
     return {"schema": "edl-ckpt/export/1", **as_dict(plan), **unknown, "dry_run": True, "cluster": _cluster(work)}
 
 
@@ -269,14 +279,22 @@ def export_human(result: ExportResult) -> Lines:
     if result.partial:
         yield styled("partial, so not proved: the version lacks what the warnings name", "yellow")
     yield from _compared(result)
+    yield from _items(result.items)
     if result.proved and result.left_out:
-        proved = result.variables + result.tables
-        every = text.count(proved + len(result.left_out), "item")
-        yield styled(f"proved: {proved} of {every} are as in the source", "green")
+        every = text.count(result.items.proved + len(result.left_out), "item")
+        yield styled(f"proved: {result.items.proved} of {every} are as in the source", "green")
         names = words.abridged((text.escaped(one.name) for one in result.left_out), 8)
         yield f"not in this format: {names}"
     elif result.proved:
         yield from _proved("exported content", result.fingerprint)
+
+
+def _items(items: ItemCounts) -> Lines:
+    """Yield what became of the items of the source, unless all of them are proved."""
+    if items.carried or (items.left_out and items.proved):
+        carried = f", {items.carried} carried as bytes" if items.carried else ""
+        left_out = f", {items.left_out} left out" if items.left_out else ""
+        yield styled(f"items: {items.proved} proved{carried}{left_out}", "dim")
 
 
 def _compared(result: WriteResult | ExportResult) -> Lines:

@@ -32,6 +32,8 @@ from edl_ckpt.core.catalog.target import check_beside
 from edl_ckpt.core.commit.interface import NewVersion, SharedTargets, VersionOutput, Written
 from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
 from edl_ckpt.core.commit.writers import Sending, SharedUploads, TargetPart
+from edl_ckpt.core.converting.changes import LeftOut
+from edl_ckpt.core.converting.items import NO_ITEMS, ItemCounts
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.model.tables import ShardSummary
@@ -267,6 +269,9 @@ class WriteResult:
     """Why a source that is a checkpoint did not match its seal or its checksums, where `force` went on, else None."""
     checksums: SumsCompared = NO_SUMS
     """How many checksums of the source's files were compared, and how many are of values that were not read."""
+    items: ItemCounts = NO_ITEMS
+    left_out: tuple[LeftOut, ...] = ()
+    """What the source has and the version has not, and why."""
 
     def __repr__(self) -> str:
         shards = f"{f'{self.from_ps} to ' if self.from_ps else ''}{counted(self.to_ps, 'shard')}"
@@ -341,4 +346,6 @@ def write_version(
         shards=plan.shards,
         forced=None if source.trust is None else source.trust.forced,
         checksums=source.compared,
+        items=ItemCounts(len(plan.survey.variables) + len(plan.survey.tables), left_out=len(plan.survey.left_out)),
+        left_out=plan.survey.left_out,
     )

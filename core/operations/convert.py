@@ -30,6 +30,7 @@ from edl_ckpt.core.commit.publish.disk import replaces_link
 from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
 from edl_ckpt.core.converting.changes import Changes, LeftOut, NameMap, left_out_lines, with_tables
 from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
+from edl_ckpt.core.converting.items import items_out
 from edl_ckpt.core.converting.proof import Proved, confirm_source, is_changed, prove, unchanged
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import UNNUMBERED, Seal, ShardFile, State, Version
@@ -157,6 +158,8 @@ def convert_version(
         forced=trust.forced,
         system=system,
         dropped=plan.out.left_out,
+        items=items_out(plan.out, is_written=not dry_run),
+        left_out=plan.out.left_out,
         untouched=untouched(plan, proved) if proved else {},
         overflowed=writing.rows.overflowed if writing else 0,
         dry_run=dry_run,

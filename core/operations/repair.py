@@ -29,6 +29,7 @@ from edl_ckpt.core.commit.interface import written_version
 from edl_ckpt.core.commit.publish.uploads import marked_uploads
 from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
 from edl_ckpt.core.commit.shard import ShardPlace
+from edl_ckpt.core.converting.items import NO_ITEMS, ItemCounts, items_of
 from edl_ckpt.core.model.versions import SealedShard, ShardFile, Version
 from edl_ckpt.core.operations.copy.carry import carry
 from edl_ckpt.core.operations.verify.check import verify_version
@@ -77,6 +78,8 @@ class RepairResult:
     fingerprint: str
     seconds: float
     dry_run: bool
+    items: ItemCounts = NO_ITEMS
+    """Those of the version, where something proves the files that were replaced."""
 
     def __repr__(self) -> str:
         return describe("RepairResult", escaped(self.ref), counted(len(self.replaced), "file"), self.proof)
@@ -164,8 +167,9 @@ def repair_version(
             replaced = _replace(contents, replaced, both, lock.store, job)
             forget_notes(lock.store, [version.version])
             text = text if proof is _OWN else _verify_and_seal(version, trust, lock.store, job)
+        items = items_of(other) if proof and not dry_run else NO_ITEMS
     seconds = time.perf_counter() - begin
-    return RepairResult(version.ref, source.ref, replaced, proof, trust.forced, text, seconds, dry_run)
+    return RepairResult(version.ref, source.ref, replaced, proof, trust.forced, text, seconds, dry_run, items)
 
 
 def _wanted(version: Version, source: Version) -> dict[str, ShardFile]:

@@ -185,13 +185,21 @@ RESULT: Final[Mapping[str, Schema]] = {
 }
 WRITTEN_KEYS: Final = (
     "ref output from_ps? to_ps version? size_bytes bytes_read bytes_written rows seconds? peak_memory_bytes?"
-    " fingerprint? shards* forced? (checksums)"
+    " fingerprint? shards* forced? (checksums) items left_out*"
 )
 PLANNED_KEYS: Final = "(layout) (skew) (warnings*) (cluster?) (parts?)"
 COMPARED: Final = record("compared not_compared", compared=COUNT, not_compared=COUNT)
-WRITTEN: Final[Mapping[str, Schema]] = {"shards": SHARD, "checksums": COMPARED, "cluster": CLUSTER, "parts": PARTS}
-CHANGED_KEYS: Final = "(system) (dropped*) (untouched*) (overflowed)"
+ITEMS: Final = record("proved carried left_out", **dict.fromkeys(("proved", "carried", "left_out"), COUNT))
 LEFT_OUT: Final = record("name rows size_bytes reason kind", reason=TEXT, kind=TEXT)
+WRITTEN: Final[Mapping[str, Schema]] = {
+    "shards": SHARD,
+    "checksums": COMPARED,
+    "cluster": CLUSTER,
+    "parts": PARTS,
+    "items": ITEMS,
+    "left_out": LEFT_OUT,
+}
+CHANGED_KEYS: Final = "(system) (dropped*) (untouched*) (overflowed)"
 CHANGED: Final[Mapping[str, Schema]] = {
     "dropped": LEFT_OUT,
     "untouched": record("name fingerprint", fingerprint=TEXT),
@@ -254,8 +262,9 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     "copy": record(
         "copied* bytes_copied seconds? (failed*) dry_run (cluster?)",
         copied=record(
-            "ref to size_bytes fingerprint? skipped (resumed_bytes) (forced?) (refused) (why) (checksums)",
+            "ref to size_bytes fingerprint? skipped (resumed_bytes) (forced?) (refused) (why) (checksums) (items)",
             checksums=COMPARED,
+            items=ITEMS,
         ),
         failed=FAILURE,
         cluster=CLUSTER,
@@ -265,7 +274,7 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
         " (value_bytes) (bytes_read) (cluster?) (errors*) partial lost (checksums) left_out* items",
         checksums=COMPARED,
         left_out=LEFT_OUT,
-        items=record("proved left_out", proved=COUNT, left_out=COUNT),
+        items=ITEMS,
         errors=record("name greatest mean", greatest=NUMBER),
         partial=FLAG,
         lost=LOST,
@@ -274,7 +283,7 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     ),
     "prune": record(
         "plan* deleted freed_bytes applied trashed policy* warnings* failed* stripped*",
-        stripped=record("ref size_bytes left_out_bytes fingerprint?"),
+        stripped=record("ref size_bytes left_out_bytes fingerprint? items left_out*", items=ITEMS, left_out=LEFT_OUT),
         plan=record("ref version? action reasons* size_bytes state path"),
         failed=record(f"{FAILURE_KEYS} path?", code=COUNT),
     ),
@@ -292,8 +301,9 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     "undo": record("location restored*"),
     "recover": record("location done* kept* left* (would*)"),
     "repair": record(
-        "ref source replaced* proof? forced? fingerprint? seconds dry_run",
+        "ref source replaced* proof? forced? fingerprint? seconds dry_run items",
         source=TEXT,
+        items=ITEMS,
         replaced=record("shard path size_bytes reason kept? from", **{"from": TEXT, "kept": TEXT, "reason": TEXT}),
         proof=TEXT,
     ),

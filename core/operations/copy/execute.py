@@ -30,6 +30,7 @@ from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of
 from edl_ckpt.core.commit.interface import LockedLocation, NewVersion, Resume, SharedTargets, VersionOutput, Written
 from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
 from edl_ckpt.core.commit.writers import Sending, StagedTargets
+from edl_ckpt.core.converting.items import NO_ITEMS, ItemCounts, items_of
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.model.versions import Chunk, Seal, SealedShard, State, Version, now_text
 from edl_ckpt.core.operations.copy.carry import Carried, carry, carry_other_files, carry_task, tasks_of
@@ -79,6 +80,8 @@ class CopiedVersion:
     """Why a version did not match its seal or its checksums, where `force` went on, else None."""
     checksums: SumsCompared = NO_SUMS
     """How many checksums of its files were compared."""
+    items: ItemCounts = NO_ITEMS
+    """None where it was there already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +223,7 @@ def _seal_twin(entry: CopyEntry, there: Version, store: Store, job: Job, *, forc
         trust.confirm(text)
         old.confirm(text)
         compared = confirm_sums(stored, trust, job, whole=True)
+        compared += confirm_items(source, source.item_names, trust)
         source.check_unchanged()
         target.check_unchanged()
     trust.forced = trust.forced or old.forced
@@ -260,6 +264,7 @@ class _Copy:
         self.trust = check_trust(version, force=force, reporter=self.reporter)
         self.seal = self.trust.seal
         self.compared = NO_SUMS
+        self.items = NO_ITEMS
         self.shards: list[_Shard] = []
         self.contents = _contents(version, place.store, self.reporter)
         self.others = _others(self.contents, version)
@@ -296,10 +301,12 @@ class _Copy:
                 self.compared = confirm_sums(stored, self.trust, self.job, whole=True)
                 if self.seal is None or self.trust.forced:  # else each byte is what the seal says
                     self.compared += self._confirm_others(source)
+                self.items = items_of(source)
                 seal = output.publish(partial(self._prove, source), describe)
         resumed = sum(shard.reader.size_bytes for shard in self.shards if shard.index in output.resumed)
         size, text = self.version.size_bytes, seal.fingerprint
-        return CopiedVersion(self.version.ref, to, size, text, False, resumed, self.trust.forced, self.compared)
+        facts = size, text, False, resumed, self.trust.forced, self.compared, self.items
+        return CopiedVersion(self.version.ref, to, *facts)
 
     def _carry_others(self, output: VersionOutput, sinks: Sinks) -> None:
         """Copy the files that no listing shows, one after the other; no link is followed on the way to one."""

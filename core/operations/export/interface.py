@@ -23,6 +23,7 @@ from edl_ckpt.core.base.several import several, several_pairs
 from edl_ckpt.core.base.words import counted, describe, escaped, meant
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.converting.changes import FLOATS, LeftOut, NameMap
+from edl_ckpt.core.converting.items import NO_ITEMS, ItemCounts
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.content.quantizing import QUANTIZED, Quantized
@@ -307,6 +308,7 @@ class ExportResult:
     """How many checksums of the version's files were compared, and how many are of values that were not read."""
     left_out: tuple[LeftOut, ...] = ()
     """What was asked for and has no place in the format."""
+    items: ItemCounts = NO_ITEMS
 
     def __repr__(self) -> str:
         return describe(
@@ -402,7 +404,8 @@ class ExportFormat(ABC):
         """Return the result; where something is lost, or may be, nothing is proved."""
         proved = proved and not (self.request.partial and (self.lost or trust.forced))
         done = ExportResult(*self._named, files, *counts, fingerprint, 0.0, overflowed, proved, trust.forced, errors)
-        done = replace(done, checksums=self.compared, left_out=self.left_out)
+        items = ItemCounts(done.variables + done.tables if proved else 0, left_out=len(self.left_out))
+        done = replace(done, checksums=self.compared, left_out=self.left_out, items=items)
         return replace(done, partial=True, lost=self.lost) if self.lost else done
 
     @property

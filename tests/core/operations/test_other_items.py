@@ -41,6 +41,7 @@ from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import Location, open_store
 from foreign import SYSTEMS
+from program import document
 from reporters import Recorder
 
 TAGS = (
@@ -410,3 +411,47 @@ def test_an_export_keeps_the_metadata_of_files(tmp_path: Path) -> None:
     (tmp_path / "bare.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data[size:])
     found = diff_versions(plain, tmp_path / "bare.safetensors")
     assert (found.equal, found.metadata) == (True, ("format", "made by"))
+
+
+def test_every_verb_counts_items_alike(tmp_path: Path) -> None:
+    """What is proved, what is carried as bytes and what is left out are three numbers in each result, and names."""
+    shutil.copytree(SYSTEMS / "bundle/objects", tmp_path / "in")
+    (version,) = list_versions(tmp_path / "in").versions
+    ref = version.ref
+    with open_checkpoint(version) as checkpoint:
+        tensors = len(checkpoint.variable_names) + len(checkpoint.table_names)
+        items, name = len(checkpoint.item_names), checkpoint.variable_names[0]
+    assert items
+    whole = {"proved": tensors, "carried": items, "left_out": 0}
+    apart = {"proved": tensors, "carried": 0, "left_out": items}
+    found = {
+        "reshard": document("reshard", ref, "--ranks", "2", "--output", tmp_path / "a"),
+        "export in its system": document("export", ref, tmp_path / "b", "--format", "tensorflow", "--ranks", "2"),
+        "copy": document("copy", ref, tmp_path / "c")["copied"][0],
+        "export": document("export", ref, tmp_path / "d.npz"),
+        "import": document("import", ref, f"{tmp_path / 'e'}@1", "--ps", "2", "--layout", "elasticdl"),
+        "reshard to ElasticDL": document("export", ref, tmp_path / "f", "--format", "checkpoint"),
+    }
+    counts = {way: result["items"] for way, result in found.items()}
+    assert counts == {
+        "reshard": whole,
+        "export in its system": whole,
+        "copy": whole,
+        "export": apart,
+        "import": apart,
+        "reshard to ElasticDL": apart,
+    }
+    for way in ("export", "import", "reshard to ElasticDL"):
+        assert len(found[way]["left_out"]) == items, way
+    edited = document("edit", ref, "--drop", name, "--output", tmp_path / "g")
+    assert edited["items"] == {"proved": tensors - 1, "carried": items, "left_out": 1}
+    assert [one["name"] for one in edited["left_out"]] == [name]
+    planned = document("import", ref, f"{tmp_path / 'h'}@1", "--ps", "2", "--dry-run")
+    assert planned["items"] == {"proved": 0, "carried": 0, "left_out": items}
+    copied(version, tmp_path / "copy")
+    whole_one = at(tmp_path / "copy", version.version)
+    data = Path(whole_one.shards[0].path)
+    before = data.read_bytes()
+    data.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    repaired = document("repair", whole_one.ref, "--from", ref)
+    assert repaired["items"] == whole

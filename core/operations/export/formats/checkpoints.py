@@ -22,6 +22,7 @@ from edl_ckpt.core.catalog.files import alone_at
 from edl_ckpt.core.catalog.listing import as_version
 from edl_ckpt.core.converting.changes import ROWS, Changes, NameMap, left_out_lines, with_tables
 from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
+from edl_ckpt.core.converting.items import items_out
 from edl_ckpt.core.converting.proof import confirm_source, is_changed, prove
 from edl_ckpt.core.moving.part_plan import ReshardSettings
 from edl_ckpt.core.operations.export.formats.arrays import Safetensors
@@ -126,7 +127,14 @@ class MergedCheckpoint(ExportFormat):
         files = tuple(ExportedFile(shard.path, shard.size_bytes) for shard in result.shards)
         known = *self._named, files, *_counts(plan), result.fingerprint
         return ExportResult(
-            *known, seconds=0.0, overflowed=0, proved=True, forced=result.forced, checksums=result.checksums
+            *known,
+            seconds=0.0,
+            overflowed=0,
+            proved=True,
+            forced=result.forced,
+            checksums=result.checksums,
+            left_out=result.left_out,
+            items=result.items,
         )
 
 
@@ -220,7 +228,8 @@ class SystemFormat(ExportFormat):
                 proved = prove(writing, alone_at(target.path))
             self.compared = writing.compared
             facts = source or proved.fingerprint.text, writing.rows.overflowed
-            return self.result(target.publish(), self._counts(plan), trust, *facts, proved=bool(source))
+            done = self.result(target.publish(), self._counts(plan), trust, *facts, proved=bool(source))
+            return replace(done, items=items_out(plan.out, is_written=True))
 
     def _warn(self, plan: Conversion) -> None:
         self.left_out = plan.out.left_out
@@ -274,8 +283,12 @@ class Dcp(SystemFormat):
             return super().export()
         with self._numbered(self._to_number) as request:
             done = replace(Dcp(request).export(), ref=self.request.version.ref, proved=False)
-            return (
-                done if self._read is None else replace(done, forced=self._read.forced, checksums=self._read.checksums)
+            if self._read is None:
+                return done
+            left_out = (*self._read.left_out, *done.left_out)
+            items = replace(done.items, left_out=done.items.left_out + len(self._read.left_out))
+            return replace(
+                done, forced=self._read.forced, checksums=self._read.checksums, left_out=left_out, items=items
             )
 
     @contextmanager
