@@ -120,27 +120,37 @@ def _as_version(word: str, out: Output) -> str | None:
 
 def trials_hint(listing: Listing) -> str | None:
     """Return where the versions are, for a location that has none and is above some; None when it is not."""
+    return _below(listing)[0]
+
+
+def _below(listing: Listing) -> tuple[str | None, bool]:
+    """Return where the versions are below a location that has none, None for nowhere; and whether all was looked at."""
     from edl_ckpt.core.catalog.experiment import glance_below
 
     below = glance_below(listing)
     if not below.locations:
-        return None
+        return None, below.is_whole
     names = abridged((escaped(found.url) for found in below.locations), _SOME)
     more = "" if below.is_whole else " (not every directory was looked into)"
-    return f"versions are below: {names}{more}; --experiment takes them as trials, and `list --recursive` lists them"
+    hint = f"versions are below: {names}{more}; --experiment takes them as trials, and `list --recursive` lists them"
+    return hint, below.is_whole
 
 
 def parent_error(listing: Listing) -> NotFoundError | None:
-    """Return the error of a location without versions that is above some, or has more names than were looked at.
+    """Return the error of a location without versions that is above some, or of which not all was looked at.
 
     None for any other directory.
     """
     if listing.versions:
         return None
-    place, hint = listing.location, trials_hint(listing)
+    place = listing.location
+    hint, is_whole = _below(listing)
     if listing.bound:
         way_on = "; ".join(filter(None, (listing.way_on, hint)))
         return NotFoundError(listing.none_here, path=place.url, hint=way_on)
+    if hint is None and not is_whole:
+        message = "no version is right here, and not every directory below was looked into"
+        return NotFoundError(message, path=place.url, hint="name the directory in which the versions are")
     return NotFoundError("no version is right here", path=place.url, hint=hint) if hint else None
 
 

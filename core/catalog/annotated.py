@@ -32,7 +32,6 @@ from edl_ckpt.core.base.errors import (
 from edl_ckpt.core.base.notebook import Bytes, card, html_of, table
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, SMALL_READS, run_parallel
 from edl_ckpt.core.base.words import base_name, command, counted, size
-from edl_ckpt.core.catalog.bounds import MOST_REQUESTS
 from edl_ckpt.core.catalog.evidence import needs_evidence
 from edl_ckpt.core.catalog.files import has_journal, look_at
 from edl_ckpt.core.catalog.interest import is_of_interest
@@ -240,8 +239,10 @@ def one_of_many(store: MarkedStore, choose: Choose, fresh_after: float, *, by_me
     `fresh_after`, in seconds since the epoch, counts as being written.
     """
     directories = _directories(store)
+    if directories is None:
+        return None
     state = store.below(STATE_DIR, is_of_interest)
-    if directories is None or has_journal(state):
+    if has_journal(state):
         return None
     metadata = listed_metadata(store, state) if by_metadata else LocationMetadata()
     versions = tuple(annotated(version, metadata) for version in directories)
@@ -265,7 +266,7 @@ def one_of_many(store: MarkedStore, choose: Choose, fresh_after: float, *, by_me
 
 def _directories(store: MarkedStore) -> tuple[Version, ...] | None:
     """Return all versions as if they were complete, by number; None where names do not tell which are versions."""
-    first = store.level("", MOST_REQUESTS)
+    first = store.level("", 1)
     if not first.is_whole and not any(map(version_named, first.names)):
         return None
     versions = []
