@@ -20,6 +20,7 @@ from edl_ckpt.core.catalog.small_reads import read_small
 from edl_ckpt.core.model.versions import Listing, Version
 from edl_ckpt.core.sources.bundle.state_file import NAME, parse_state
 from edl_ckpt.core.storage import LocalStore, Location, ObjectStore, open_store
+from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.interface import Entry
 from edl_ckpt.core.storage.links import Identity, led_through
 
@@ -64,7 +65,7 @@ def pointers_at(listing: Listing) -> Pointers:
         for version in _named(versions, name, data):
             named[version.path].append(name)
     if listing.location.local_path is not None:
-        for path, name in _linked(listing, versions):
+        for path, name in _linked(listing, versions, unread):
             named[path].append(name)
     return Pointers(listing.location, dict(named), unread)
 
@@ -127,8 +128,11 @@ def _of_path(versions: Sequence[Version], path: str) -> list[Version]:
     return []
 
 
-def _linked(listing: Listing, versions: Sequence[Version]) -> Iterator[tuple[str, str]]:
-    """Yield the versions that links at a location lead to, into or through, each with the name of the link."""
+def _linked(listing: Listing, versions: Sequence[Version], unread: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the versions that links at a location lead to, into or through, each with the name of the link.
+
+    A link of which this cannot be said now is put into `unread`, with the reason.
+    """
     root = listing.location.local_path or "."
     links = [entry.name for entry in listing.foreign if os.path.islink(os.path.join(root, entry.name))]
     if not links:
@@ -136,10 +140,19 @@ def _linked(listing: Listing, versions: Sequence[Version]) -> Iterator[tuple[str
     owners: dict[Identity, str] = {}
     for version in versions:
         for path in [file.path for file in version.files] if version.is_file else [version.path]:
-            with suppress(OSError):
+            try:
                 state = os.lstat(path)
-                owners[state.st_dev, state.st_ino] = version.path
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                unread.update(dict.fromkeys(links, Fault.of(error, path).message))
+                return
+            owners[state.st_dev, state.st_ino] = version.path
     for name in links:
-        reached = (owners.get(identity) for identity in led_through(os.path.join(root, name)))
+        try:
+            reached = [owners.get(identity) for identity in led_through(os.path.join(root, name))]
+        except EdlCkptError as error:
+            unread[name] = error.message
+            continue
         for path in dict.fromkeys(filter(None, reached)):
             yield path, name

@@ -397,7 +397,7 @@ def open_checkpoint(
     with ExitStack() as opened:
 
         def lose(file: ShardFile, error: EdlCkptError) -> bool:
-            lost.setdefault(file.path, LostShard.of(file.ps_id, file.path, error))
+            lost.setdefault(file.path, _lost_shard(file, error))
             return partial is True
 
         def begin(file: ShardFile) -> None:
@@ -425,6 +425,13 @@ def open_checkpoint(
             raise_problems(version, shards)
         opened.pop_all()
     return Checkpoint(version, shards, readers, store, sorted(lost.values(), key=lambda one: one.shard or 0))
+
+
+def _lost_shard(file: ShardFile, error: EdlCkptError) -> LostShard:
+    """Return a shard that cannot be read; raises an error of the storage, which says nothing of the shard."""
+    if not isinstance(error, CorruptError | NotFoundError | UnsupportedError):
+        raise error
+    return LostShard.of(file.ps_id, file.path, error)
 
 
 def _compare_sizes(version: Version, store: Store, on_fault: OnFault | None) -> None:

@@ -6,6 +6,7 @@ content belongs to another file system, or to another place of this one.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import suppress
@@ -13,12 +14,14 @@ from dataclasses import replace
 from typing import Final
 
 from edl_ckpt.core.storage.beneath import Directory
-from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.faults import lacking, storage_errors
 from edl_ckpt.core.storage.mounts import mount_points
 from edl_ckpt.core.storage.tree import MOST_DEPTH, MOST_ENTRIES, Kind, TreeEntry, too_large
 
 _KINDS: Final = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.LINK,
                  stat.S_IFIFO: Kind.PIPE, stat.S_IFSOCK: Kind.SOCKET}  # fmt: skip
+_CHANGED: Final = frozenset({errno.ENOENT, errno.EINVAL})
+"""The errors by which the kernel says that something is no link any more; what it is now shows in the next look."""
 
 
 def local_tree(top: Directory, mounts: frozenset[str] | None = None) -> dict[str, TreeEntry]:
@@ -76,7 +79,7 @@ def _entry(directory: Directory, name: str, state: os.stat_result, *, is_mount: 
     if is_mount:
         return replace(entry, kind=Kind.MOUNT)
     if entry.kind is Kind.LINK:
-        with suppress(OSError):
+        with storage_errors(directory.join(name)), lacking(_CHANGED):
             return replace(entry, leads_to=os.readlink(name, dir_fd=directory.fd))
     return entry
 

@@ -1,15 +1,18 @@
 /* Faults in calls of the C library, for `shim_sweep.py`: LD_PRELOAD puts these functions before the C library's.
 
    One fault at a time: the k-th call of a name that concerns a path below a prefix. It fails and is not made (ERROR), is
-   made and reports a failure all the same (DONE), or moves half of what it was asked for (SHORT). `shim_arm` sets the
-   fault, `shim_fired` says whether it was met, `shim_count` how often a call was made since. Nothing happens before
-   `shim_arm`. strace changes only calls of the kernel, and by their number; here they have paths. */
+   made and reports a failure all the same (DONE), or moves half of what it was asked for (SHORT); or before it the
+   process is killed (KILL), or stops until another one lets it go on (STOP). `shim_arm` sets the fault, `shim_fired`
+   says whether it was met, `shim_count` how often a call was made since. Nothing happens before `shim_arm`.
+   `shim_without_exchange` makes renames with flags fail, as on FUSE and NFS. strace changes only calls of the kernel,
+   and by their number; here they have paths. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -20,16 +23,17 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/uio.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
-enum mode { OFF, ERROR, DONE, SHORT };
+enum mode { OFF, ERROR, DONE, SHORT, KILL, STOP };
 
 static char prefix[PATH_MAX];
 static size_t prefix_length;
 static char armed_name[32];
 static long armed_k;
 static int armed_errno, armed_mode, armed_always;
-static atomic_int active, fired;
+static atomic_int active, fired, without_exchange;
 
 #define NAMES 64
 static struct { const char *name; atomic_long calls; } counts[NAMES];
@@ -48,6 +52,7 @@ void shim_arm(const char *name, const char *below, long k, int code, int mode, i
 }
 
 void shim_disarm(void) { active = 0; }
+void shim_without_exchange(int yes) { without_exchange = yes; }
 int shim_fired(void) { return fired; }
 
 const char *shim_name(int i) { return i < known ? counts[i].name : NULL; }
@@ -70,6 +75,10 @@ static int judged(const char *name, const char *path)
     if (armed_mode == OFF || strcmp(name, armed_name) != 0 || (armed_always ? k < armed_k : k != armed_k))
         return OFF;
     fired = 1;
+    if (armed_mode == KILL || armed_mode == STOP) {
+        raise(armed_mode == KILL ? SIGKILL : SIGSTOP);
+        return OFF;
+    }
     return armed_mode;
 }
 
@@ -279,6 +288,9 @@ BY_FD(fstat, "fstat", (int fd, struct stat *into), (fd, into))
 BY_FD(fstat64, "fstat", (int fd, struct stat64 *into), (fd, into))
 BY_FD(fchmod, "chmod", (int fd, mode_t mode), (fd, mode))
 BY_FD(fchown, "chown", (int fd, uid_t user, gid_t group), (fd, user, group))
+BY_FD(futimens, "utime", (int fd, const struct timespec times[2]), (fd, times))
+BY_FD(fsetxattr, "setxattr", (int fd, const char *name, const void *value, size_t size, int flags),
+      (fd, name, value, size, flags))
 BY_FD(fstatvfs, "statvfs", (int fd, struct statvfs *into), (fd, into))
 BY_FD(fstatvfs64, "statvfs", (int fd, struct statvfs64 *into), (fd, into))
 
@@ -315,7 +327,20 @@ BY_PATH(chmod, "chmod", (const char *path, mode_t mode), (path, mode))
 BY_PATH(chown, "chown", (const char *path, uid_t user, gid_t group), (path, user, group))
 BY_PATH(lchown, "chown", (const char *path, uid_t user, gid_t group), (path, user, group))
 BY_PATH(rename, "rename", (const char *path, const char *target), (path, target))
+BY_PATH(symlink, "symlink", (const char *target, const char *path), (target, path))
 BY_PATH(link, "link", (const char *path, const char *target), (path, target))
+
+ssize_t readlink(const char *restrict path, char *restrict into, size_t size)
+{
+    REAL(readlink);
+    END(by_path("readlink", AT_FDCWD, path), real(path, into, size), -1);
+}
+
+ssize_t readlinkat(int dir, const char *restrict path, char *restrict into, size_t size)
+{
+    REAL(readlinkat);
+    END(by_path("readlink", dir, path), real(dir, path, into, size), -1);
+}
 
 #define BY_DIR(function, label, parameters, arguments) \
     int function parameters \
@@ -335,10 +360,21 @@ BY_DIR(fchmodat, "chmod", (int dir, const char *path, mode_t mode, int flags), (
 BY_DIR(fchownat, "chown", (int dir, const char *path, uid_t user, gid_t group, int flags),
        (dir, path, user, group, flags))
 BY_DIR(renameat, "rename", (int dir, const char *path, int other, const char *target), (dir, path, other, target))
-BY_DIR(renameat2, "rename", (int dir, const char *path, int other, const char *target, unsigned int flags),
-       (dir, path, other, target, flags))
+BY_DIR(symlinkat, "symlink", (const char *target, int dir, const char *path), (target, dir, path))
+BY_DIR(utimensat, "utime", (int dir, const char *path, const struct timespec times[2], int flags),
+       (dir, path, times, flags))
 BY_DIR(linkat, "link", (int dir, const char *path, int other, const char *target, int flags),
        (dir, path, other, target, flags))
+
+int renameat2(int dir, const char *path, int other, const char *target, unsigned int flags)
+{
+    REAL(renameat2);
+    if (flags && active && without_exchange) {
+        errno = EINVAL;
+        return -1;
+    }
+    END(by_path("rename", dir, path), real(dir, path, other, target, flags), -1);
+}
 
 /* Directories */
 

@@ -53,8 +53,8 @@ from fault_sweep import Point, Trial, environment, judge_next, judge_state, prep
 from sweep_commands import COMMANDS, Command, prepare_run
 from sweep_state import State, snapshot
 
-OFF, ERROR, DONE, SHORT = range(4)
-MODES = {ERROR: "", DONE: "done, ", SHORT: "short"}
+OFF, ERROR, DONE, SHORT, KILLED, STOPPED = range(6)
+MODES = {ERROR: "", DONE: "done, ", SHORT: "short", KILLED: "killed", STOPPED: "stopped"}
 FAULTS: Mapping[str, tuple[tuple[int, int], ...]] = {
     "open": ((ERROR, EIO), (ERROR, EACCES), (ERROR, ESTALE), (ERROR, EMFILE)),
     "create": ((ERROR, EIO), (ERROR, EROFS), (ERROR, ENOSPC)),
@@ -77,6 +77,10 @@ FAULTS: Mapping[str, tuple[tuple[int, int], ...]] = {
     "ftruncate": ((ERROR, EIO),),
     "rename": ((ERROR, EIO), (DONE, EIO), (ERROR, EXDEV), (ERROR, EROFS)),
     "link": ((ERROR, EIO), (DONE, EIO)),
+    "symlink": ((ERROR, EIO), (ERROR, EROFS)),
+    "readlink": ((ERROR, EIO),),
+    "utime": ((ERROR, EPERM),),
+    "setxattr": ((ERROR, EOPNOTSUPP),),
     "unlink": ((ERROR, EIO), (DONE, EIO), (ERROR, EPERM)),
     "rmdir": ((ERROR, EIO), (DONE, EIO)),
     "mkdir": ((ERROR, EROFS), (DONE, EIO)),
@@ -162,18 +166,37 @@ def shim() -> ctypes.CDLL:
     return library
 
 
-def forked(work: Path, argv: Sequence[str], point: ShimPoint) -> Ended:
-    """Run a command in a fork of this process, one call of it disturbed; the calls of others are counted."""
+def forked(
+    work: Path,
+    argv: Sequence[str],
+    point: ShimPoint,
+    *,
+    below: Path | None = None,
+    has_exchange: bool = True,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Ended:
+    """Run a command in a fork of this process, one call of it disturbed; the calls of others are counted.
+
+    Calls count that concern a path `below` a directory, by default the one that it works in. What happens `meanwhile`
+    happens while the command is stopped.
+    """
     aside = work.with_name(f"{work.name}.ended")
     aside.mkdir()
     pid = os.fork()
     if pid == 0:
         try:
             gc.freeze()  # as in `fork`
-            _child(work, argv, point, aside)
+            _child(work, argv, point, aside, below or work, has_exchange=has_exchange)
         finally:
             os._exit(99)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    status = os.waitpid(pid, os.WUNTRACED)[1]
+    if os.WIFSTOPPED(status):
+        try:
+            meanwhile()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+            status = os.waitpid(pid, 0)[1]
+    code = os.waitstatus_to_exitcode(status)
     facts: dict[str, Any] = {"fired": False, "counts": {}}
     if (aside / "facts").exists():
         facts = json.loads((aside / "facts").read_text())
@@ -182,14 +205,15 @@ def forked(work: Path, argv: Sequence[str], point: ShimPoint) -> Ended:
     return Ended(code, facts["fired"], out, err, facts["counts"])
 
 
-def _child(work: Path, argv: Sequence[str], point: ShimPoint, aside: Path) -> None:
+def _child(work: Path, argv: Sequence[str], point: ShimPoint, aside: Path, below: Path, *, has_exchange: bool) -> None:
     signal.alarm(SECONDS)
     library = shim()
     os.chdir(work)
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(aside / name, os.O_WRONLY | os.O_CREAT, 0o600), number)
     sys.stdout, sys.stderr = (open(n, "w", encoding="utf-8", closefd=False) for n in (1, 2))  # noqa: SIM115
-    library.shim_arm(point.call.encode(), os.fsencode(work), point.k, point.code, point.mode, point.always)
+    library.shim_without_exchange(not has_exchange)
+    library.shim_arm(point.call.encode(), os.fsencode(below), point.k, point.code, point.mode, point.always)
     code = 0
     try:
         app.run(list(argv))

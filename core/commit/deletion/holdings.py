@@ -136,3 +136,19 @@ def leads_to(location: Location, version: Version, held: Holdings) -> dict[Ident
         elif entry.identity is not None and (entry.is_folder or entry.names == 1):
             found.setdefault(entry.identity, f"{name}/{path}")
     return found
+
+
+def leads_to_by_names(version: Version) -> dict[Identity, str]:
+    """Return what `leads_to` returns for a version whose directory cannot be listed, as far as its listing names files.
+
+    Raises the error of looking at one of them.
+    """
+    if version.location.local_path is None:
+        return {}
+    name = version.path.rpartition("/")[2]
+    found: dict[Identity, str] = {}
+    for path in ("", *sorted(version.names_inside)):
+        inside = "/".join(filter(None, ("" if version.is_file else name, path)))
+        for identity in led_through(version.path_of(path) if path else version.path):
+            found.setdefault(identity, inside)
+    return found

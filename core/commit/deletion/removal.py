@@ -25,6 +25,7 @@ from edl_ckpt.core.state.paths import JOURNAL, META_DIR, STAGE_DIR, metadata_own
 from edl_ckpt.core.storage import Location, ObjectStore
 from edl_ckpt.core.storage.inside import is_inside
 from edl_ckpt.core.storage.interface import lists_marks
+from edl_ckpt.core.storage.tree import Tree
 
 _TOGETHER: Final = 1000
 """Versions that are deleted together; if the process is stopped, the next one finishes the deletion of all of them."""
@@ -32,6 +33,8 @@ _SETTLED_TOGETHER: Final = 128
 """Versions that are looked at together before their deletion is finished: a look is older the more there are."""
 Before: TypeAlias = Callable[[Version], None]
 """Called right before a version is deleted; an error that it raises ends the deletion."""
+After: TypeAlias = Callable[[Version, Tree], None]
+"""Called with what a directory has that was moved out of its place; an error that it raises moves it back."""
 Check: TypeAlias = Callable[[TrashEntry], None]
 """Called before a deletion is put back; raises the error for what must stay in the trash."""
 
@@ -105,6 +108,7 @@ class NoTrash:
         *,
         keep: bool = False,
         look: Before = lambda _: None,
+        look_after: After = lambda _, __: None,  # noqa: ARG002 - nothing is moved
         known: Known | None = None,
     ) -> Removal:
         """Delete versions, a shard of each ps_num first; metadata in `known` is not read again.

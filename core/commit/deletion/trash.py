@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import PurePosixPath
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, NoSpaceError, NotFoundError, RefusedError, UnsupportedError
@@ -41,7 +40,7 @@ from edl_ckpt.core.commit.deletion.records import (
     recorded_metadata,
     write_record,
 )
-from edl_ckpt.core.commit.deletion.removal import Before, Check, Removal, safe_order
+from edl_ckpt.core.commit.deletion.removal import After, Before, Check, Removal, safe_order
 from edl_ckpt.core.commit.publish.disk import put_replaced_back
 from edl_ckpt.core.commit.publish.staging import remove_empty_state
 from edl_ckpt.core.model.versions import Version
@@ -53,6 +52,8 @@ from edl_ckpt.core.storage import LocalStore, Location
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import SMALL_BYTES
+from edl_ckpt.core.storage.tree import Kind
+from edl_ckpt.core.storage.walk import local_tree
 
 _SEAL: Final = ".seal.json"
 
@@ -69,12 +70,14 @@ class Trash:
         *,
         keep: bool = False,
         look: Before = lambda _: None,
+        look_after: After = lambda _, __: None,
         known: Known | None = None,  # noqa: ARG002 - for storage where metadata is not looked up by name
     ) -> Removal:
         """Delete versions, or with `keep` leave them in the trash.
 
-        `look` is called right before each version is deleted, and raises an error when it must stay. A version that is
-        gone already is no error; the result does not name it.
+        `look` is called right before each version is deleted, and `look_after` right after its directory was moved into
+        the trash; each raises an error when the version must stay. A version that is gone already is no error; the
+        result does not name it.
         """
         if not versions:
             return Removal()
@@ -95,7 +98,9 @@ class Trash:
                     # The entry needs a block or two: usually one version makes the room for all others.
                     full = full.joined(_remove_here(root, waiting.pop(0), before))
                 else:
-                    full = full.joined(self._move_and_remove(root, entry, waiting, before, files, keep=keep))
+                    full = full.joined(
+                        self._move_and_remove(root, entry, waiting, (before, look_after), files, keep=keep)
+                    )
                     break
             remove_empty_state(root)
         return full
@@ -105,7 +110,7 @@ class Trash:
         root: Directory,
         entry: str,
         versions: Sequence[Version],
-        before: Before,
+        looks: tuple[Before, After],
         files: Mapping[str, Marks],
         *,
         keep: bool,
@@ -115,7 +120,7 @@ class Trash:
         with root.enter(f"{TRASH_DIR}/{entry}") as trash:
             if keep:  # first: once a version is gone, the next prune removes its metadata
                 _copy_metadata(root, trash, numbers)
-            moved, failed = _move_all(root, trash, versions, before, files)
+            moved, failed = _move_all(root, trash, versions, looks, files)
             trash.flush()
             root.flush()
             # the metadata of a version that stays is not in the trash
@@ -222,7 +227,11 @@ def _absent(root: Directory, versions: Iterable[int]) -> set[int]:
 
 
 def _move_all(
-    root: Directory, trash: Directory, versions: Iterable[Version], before: Before, files: Mapping[str, Marks]
+    root: Directory,
+    trash: Directory,
+    versions: Iterable[Version],
+    looks: tuple[Before, After],
+    files: Mapping[str, Marks],
 ) -> tuple[list[Version], list[tuple[Version, EdlCkptError]]]:
     """Move versions into the trash; return those that moved, and why others could not. One does not stop the next."""
     moved: list[Version] = []
@@ -230,6 +239,7 @@ def _move_all(
     for version in versions:
         name = kept_name(version)
         COMMIT.more()  # between two versions a signal ends the prune
+        before, after = looks
         before(version)
         try:
             with COMMIT:
@@ -237,6 +247,8 @@ def _move_all(
                     is_ours = _move_files(root, trash, name, files[name])
                 else:
                     is_ours = _move(root, name, trash, name)
+                    if is_ours:
+                        _look_after(root, trash, version, name, after)
             if is_ours:
                 moved.append(version)
         except UnsupportedError as error:
@@ -245,6 +257,30 @@ def _move_all(
         except EdlCkptError as error:
             failed.append((version, type(error)(error.message, path=version.path, hint=error.hint)))
     return moved, failed
+
+
+def _look_after(root: Directory, trash: Directory, version: Version, name: str, after: After) -> None:
+    """Look at what was moved into the trash; what must stay goes back, or into an entry of its own that stays.
+
+    Between a look at a place and a rename, a job may write there. What has no place any more, it does not find.
+    """
+    try:
+        if trash.is_directory(name):
+            with trash.enter(name) as inside:
+                after(version, local_tree(inside))
+    except EdlCkptError as error:
+        try:
+            trash.rename_new(name, root, name)
+        except RefusedError:  # a job has made a directory of this name meanwhile
+            kept = f"{TRASH_DIR}/{new_id()}"
+            with root.enter(kept, make=True) as other:
+                write_record(other, [version.version], [name])
+                trash.rename(name, other, name)
+            raise RefusedError(
+                f"{error.message}, and another directory has its name; its files are in {root.join(kept)}",
+                path=error.path,
+            ) from error
+        raise
 
 
 def _move(directory: Directory, name: str, to: Directory, new: str) -> bool:
@@ -319,12 +355,13 @@ def _remove_in_place(root: Directory, versions: Iterable[Version]) -> Removal:
         try:
             with COMMIT:
                 first, rest = safe_order(version)
+                folders = [] if version.is_file else _folders_in(root, name)
                 for path in (*first, *rest):
                     relative = version.name_of(path)
                     with root.above(relative if version.is_file else f"{name}/{relative}") as (inside, last):
                         inside.unlink(last)
                 if not version.is_file:
-                    _remove_empty(root, name, map(version.name_of, (*first, *rest)))
+                    _remove_empty(root, name, folders)
         except EdlCkptError as error:
             failed.append((version, error))
         else:
@@ -334,9 +371,14 @@ def _remove_in_place(root: Directory, versions: Iterable[Version]) -> Removal:
     return Removal(tuple(deleted), tuple(failed), (), sum(v.own_bytes for v in deleted))
 
 
-def _remove_empty(root: Directory, name: str, files: Iterable[str]) -> None:
-    """Remove the directory of a version, and those in it that had files, which must be empty by now."""
-    folders = {parent.as_posix() for file in files for parent in PurePosixPath(file).parents} - {"."}
+def _folders_in(root: Directory, name: str) -> list[str]:
+    """Return the directories in that of a version, each before those in it."""
+    with root.enter(name) as inside:
+        return [path for path, entry in local_tree(inside).items() if entry.kind is Kind.DIRECTORY]
+
+
+def _remove_empty(root: Directory, name: str, folders: Sequence[str]) -> None:
+    """Remove the directory of a version, and those that were in it; each must be empty by now."""
     with root.enter(name) as inside:
         for folder in sorted(folders, reverse=True):
             with inside.above(folder) as (parent, last):

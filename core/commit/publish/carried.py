@@ -107,6 +107,7 @@ class Carrying:
     def _link(self, top: Directory, path: str, folder: Directory, name: str) -> set[str]:
         with top.above(path) as (old_folder, old_name), storage_errors(folder.join(name)):
             state = os.stat(old_name, dir_fd=old_folder.fd, follow_symlinks=False)
+            folder.remove(name)  # the one of an interrupted copy that goes on, which may be out of date
             os.symlink(self.contents.tree[path].leads_to, name, dir_fd=folder.fd)
             made = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
             is_other = (made.st_uid, made.st_gid) != (state.st_uid, state.st_gid)

@@ -35,17 +35,21 @@ def check_names(old: Iterable[str], new: Iterable[str], path: str) -> None:
             raise _foreign(name, path)
 
 
-def check_directory(old: str, new: str) -> None:
-    """Raise RefusedError where a directory has anything that a new one, which is to replace it, would not have."""
+def check_directory(old: str, new: str, *, shown: str = "") -> None:
+    """Raise RefusedError where a directory has anything that a new one, which is to replace it, would not have.
+
+    `shown` is the name of the old one in messages, where it was moved away already.
+    """
+    shown = shown or old
     with Directory.open(old) as top:
         there = local_tree(top)
     with Directory.open(new) as top:
         made = local_tree(top)
     for path, entry in there.items():
         if entry.kind not in {Kind.FILE, Kind.DIRECTORY}:
-            raise _foreign(path, old)
-    check_names(_of(there, Kind.DIRECTORY), _of(made, Kind.DIRECTORY), old)
-    check_names(_of(there, Kind.FILE), _of(made, Kind.FILE), old)
+            raise _foreign(path, shown)
+    check_names(_of(there, Kind.DIRECTORY), _of(made, Kind.DIRECTORY), shown)
+    check_names(_of(there, Kind.FILE), _of(made, Kind.FILE), shown)
 
 
 def _of(tree: Tree, kind: Kind) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, Self
 
-from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
+from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.parallel import run_all
@@ -78,7 +78,7 @@ class StagedOutput:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for path in (self.path, *self._others):
+        for path in filter(None, (self.path, *self._others)):
             remove_tree(path)
 
     def share(self) -> str:
@@ -101,8 +101,7 @@ class StagedOutput:
                 rename_new(self.path, self.target)
             else:
                 with storage_errors(self.target):
-                    if self._is_directory and not os.path.islink(self.target):  # of a link, only the link goes
-                        check_directory(self.target, self.path)
+                    self._check_replaced(self.target, self.path, is_link=os.path.islink(self.target))
                     self._keep_access()
                     self._replace()
             self._is_published = True
@@ -126,19 +125,47 @@ class StagedOutput:
             os.close(fd)
 
     def _replace(self) -> None:
-        """Exchange both if the kernel can, and leave the old one for removal; or else use one rename, or two."""
-        if not exchange_names(self.path, self.target):
-            if not self._is_directory and not os.path.isdir(self.target):
-                os.replace(self.path, self.target)
-                return
-            old = f"{self.path}{_OLD}"
-            os.rename(self.target, old)
+        """Exchange both if the kernel can, and leave the old one for removal; or else use one rename, or two.
+
+        The old directory is looked at once more where it has no place any more: what came into it after the first look
+        brings it back.
+        """
+        is_link = os.path.islink(self.target)
+        if exchange_names(self.path, self.target):
             try:
-                os.rename(self.path, self.target)
+                self._check_replaced(self.path, self.target, is_link=is_link)
             except BaseException:
-                os.rename(old, self.target)
+                old, self.path = self.path, ""  # where it cannot go back, it stays
+                exchange_names(old, self.target)
+                self.path = old
                 raise
-            self._others.append(old)
+            return
+        if not self._is_directory and not os.path.isdir(self.target):
+            os.replace(self.path, self.target)
+            return
+        old = f"{self.path}{_OLD}"
+        os.rename(self.target, old)
+        try:
+            self._check_replaced(old, self.path, is_link=is_link)
+            os.rename(self.path, self.target)
+        except BaseException as error:
+            self._bring_back(old, error)
+            raise
+        self._others.append(old)
+
+    def _bring_back(self, old: str, error: BaseException) -> None:
+        """Move an earlier output back; where a job has made another one meanwhile, LockedError says where it is."""
+        try:
+            os.rename(old, self.target)
+        except OSError:
+            kept = f"{self.target}.{new_id()}"
+            os.rename(old, kept)
+            message = f"another process has made it meanwhile; the earlier output is in {kept}"
+            raise LockedError(message, path=self.target) from error
+
+    def _check_replaced(self, old: str, new: str, *, is_link: bool) -> None:
+        if self._is_directory and not is_link:  # of a link, only the link goes
+            check_directory(old, new, shown=self.target)
 
 
 def _sweep_outputs(folder: str) -> None:

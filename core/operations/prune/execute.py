@@ -26,7 +26,7 @@ from edl_ckpt.core.base.words import counted, describe, size
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.catalog.pointers import Pointers, pointers_at
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS
-from edl_ckpt.core.commit.deletion.holdings import holdings
+from edl_ckpt.core.commit.deletion.holdings import Holdings, holdings
 from edl_ckpt.core.commit.deletion.removal import Removal
 from edl_ckpt.core.commit.repair.recovery import forget_gone, kind_of, location_lock
 from edl_ckpt.core.model.versions import DAMAGED, SUSPECT, State, Version
@@ -55,6 +55,7 @@ from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStor
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.location import as_url
 from edl_ckpt.core.storage.mounts import mount_points
+from edl_ckpt.core.storage.tree import Tree
 from edl_ckpt.core.storage.user_files import check_target, open_input
 
 PLAN_SCHEMA: Final = "edl-ckpt/prune-plan/1"
@@ -294,7 +295,7 @@ def _execute(
     """Execute a plan; the caller holds the locks of all its locations. `known` is what is known of their metadata."""
     present, facts = _look_again(plan, now, known)
     going = {e.path for e in plan.deletions}
-    look = _recheck(plan, now, known, facts)
+    look, look_after = _recheck(plan, now, known, facts), _compare_moved(plan, facts)
     reporter.start("deleting", plan.deleted_bytes)
     removals: list[Removal] = []
     problems: list[EdlCkptError] = []
@@ -303,7 +304,7 @@ def _execute(
         store = stores[location]
         deletion = kind_of(store).trash
         problems += deletion.sweep()
-        removal = deletion.delete(doomed, keep=trash, look=look, known=known[location])
+        removal = deletion.delete(doomed, keep=trash, look=look, look_after=look_after, known=known[location])
         gone = {v.path for v in removal.deleted}
         present_now = {v.version for v in versions if v.path not in gone}  # of two spellings of a number, one may stay
         problems += forget_gone(store, present_now)
@@ -363,6 +364,18 @@ def _recheck(plan: PrunePlan, now: float, known: Mapping[Location, Known], facts
             now_there = holdings(open_store(version.location), version, mount_points())
             if (now_there.digest, now_there.mounts) != (facts.held[version.path].digest, ()):
                 raise _stale(next(e for e in plan.entries if e.path == version.path), "this version has changed")
+
+    return look
+
+
+def _compare_moved(plan: PrunePlan, facts: Facts) -> Callable[[Version, Tree], None]:
+    """Return what compares a directory that was moved into the trash with what was seen of it in its place."""
+
+    def look(version: Version, tree: Tree) -> None:
+        """Raise RefusedError for a directory into which something came between the last look and the move."""
+        seen = facts.held.get(version.path)
+        if seen is not None and Holdings(tree).digest != seen.digest:
+            raise _stale(next(e for e in plan.entries if e.path == version.path), "this version has changed")
 
     return look
 

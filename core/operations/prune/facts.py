@@ -15,7 +15,7 @@ from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.base.words import abridged, counted, escaped, size
 from edl_ckpt.core.catalog.pointers import Pointers
-from edl_ckpt.core.commit.deletion.holdings import Holdings, holdings, leads_to
+from edl_ckpt.core.commit.deletion.holdings import Holdings, holdings, leads_to, leads_to_by_names
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.prune.retention import Guards, Why
 from edl_ckpt.core.sources.companions import unaccounted
@@ -59,6 +59,8 @@ class Facts:
     needed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The references of the versions that need files of another one, each with the path that leads there."""
 
+    doubtful: tuple[str, ...] = ()
+    """Why it cannot be said now what some of the versions need that stay: then none goes."""
     named: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The files and links that name a version, as paths in its location."""
     unread: Mapping[Location, str] = field(default_factory=dict)
@@ -104,6 +106,8 @@ class Facts:
         why: dict[str, tuple[str, ...]] = {}
         for ref, name in self.needed.get(path, {}).items():
             why[f"needed by {ref}: {escaped(name)}"] = ()
+        if version.location.local_path is not None:
+            why |= dict.fromkeys(self.doubtful[:_SHOWN], ())
         for name in () if guards.ignore_pointers else self.named.get(path, ()):
             why[f"named by {escaped(name)}"] = (IGNORE_POINTERS,)
         if version.location in self.unread and not guards.ignore_pointers:
@@ -191,18 +195,30 @@ class Survey:
                 for identity in facts.held[version.path].identities:
                     owners.setdefault(identity, []).append(version.path)
         needed = {path: dict(by) for path, by in facts.needed.items()}
+        doubtful: list[str] = []
         for version in local:
-            if version.path in doomed or version.path not in facts.held:
+            if version.path in doomed:
                 continue
-            if version.path not in self._needs:
-                self._needs[version.path] = leads_to(version.location, version, facts.held[version.path])
-            needs = self._needs[version.path]
+            try:
+                needs = self._needs_of(version)
+            except EdlCkptError as error:
+                where = f"where {error.path} leads cannot be said now: {error.message}"
+                doubtful.append(f"{version.ref} may need it, and {where}")
+                continue
             for identity in needs.keys() & owners.keys():
                 for path in owners[identity]:
                     if path == version.path:
                         continue
                     needed.setdefault(path, {}).setdefault(version.ref, needs[identity])
-        self.facts = replace(facts, needed=needed)
+        self.facts = replace(facts, needed=needed, doubtful=tuple(doubtful))
+
+    def _needs_of(self, version: Version) -> Mapping[Identity, str]:
+        """Return what a version needs; of one whose directory cannot be listed, what its known files need."""
+        if version.path not in self._needs:
+            held = self.facts.held.get(version.path)
+            needs = leads_to_by_names(version) if held is None else leads_to(version.location, version, held)
+            self._needs[version.path] = needs
+        return self._needs[version.path]
 
 
 def foreign_in(version: Version, content: Holdings) -> Foreign | None:

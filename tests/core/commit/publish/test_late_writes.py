@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from checkpoints import at, only, save_small
-from edl_ckpt.core import convert_version, recover, reshard_version, verify_version
+from edl_ckpt.core import convert_version, prune, recover, reshard_version, verify_version
 from edl_ckpt.core.base.errors import LockedError, RefusedError
 from edl_ckpt.core.commit.publish.objects import RemoteOutput
 from edl_ckpt.core.operations import repair as repairs
+from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.repair import repair_version
-from raw_trees import raw_tree
+from raw_trees import RawEntry, raw_tree
 from s3_fixtures import Bucket
 from system_runs import settled, step_run
 from waiting import paused
@@ -95,6 +98,40 @@ def test_a_save_on_object_storage_stays(s3: Bucket, tmp_path: Path, monkeypatch:
     assert sorted(name.rpartition("/")[2] for name in names) == sorted(
         [*(p.name for p in (tmp_path / "run/version-7").iterdir()), "late.txt"]
     )
+
+
+@pytest.mark.parametrize("trash", [False, True])
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_prune_looks_at_what_it_has_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trash: bool, is_taken: bool
+) -> None:
+    """What comes into a step between the last look and the rename brings it back, or stays in the trash.
+
+    It stays there where a job has made another directory of that name meanwhile.
+    """
+    place = step_run(tmp_path / "run", (10, 20))
+    step, real = place / "step_10", os.rename
+    seen: list[dict[str, RawEntry]] = []
+
+    def rename(old: Any, new: Any, **more: Any) -> None:
+        if old == "step_10" and not seen:
+            (step / "late.bin").write_text("mine")
+            seen.append(raw_tree(step))
+            real(old, new, **more)
+            if is_taken:
+                step.mkdir()
+            return
+        real(old, new, **more)
+
+    monkeypatch.setattr(os, "rename", rename)
+    result = prune([place], Policy((Latest(1),)), trash=trash)
+    monkeypatch.undo()
+    assert [error.exit_code for _, error in result.failed] == [16]
+    (found,) = place.glob(".edl-ckpt-0/trash-0/*/step_10") if is_taken else (step,)
+    assert raw_tree(found) == seen[0]
+    recover(str(place))
+    prune([place], Policy((Latest(1),)))
+    assert raw_tree(found) == seen[0]
 
 
 def test_a_repair_stops_at_a_file_that_a_job_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from checkpoints import at, save_small, shards_of
 from edl_ckpt.core import list_versions, save_checkpoint, verify_version
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, RefusedError, UsageError
 from edl_ckpt.core.base.progress import SilentReporter
+from edl_ckpt.core.commit.publish.carried import Carrying
 from edl_ckpt.core.commit.publish.disk import LocalOutput
 from edl_ckpt.core.commit.publish.objects import RemoteOutput
 from edl_ckpt.core.commit.repair.recovery import location_lock, recover
@@ -28,12 +29,16 @@ from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.operations.verify.check import seal_version
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.state.paths import seal_file
+from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.files import PreallocatedFile
 from edl_ckpt.core.storage.local import LocalStore
 from edl_ckpt.core.storage.s3.upload import Upload
 from places import GOLDEN
+from raw_trees import lost_entries, raw_tree
 from s3_fixtures import Bucket
 from s3_proxy import Fault, Operation, hook, status
+from system_runs import step_run
+from zoo import GUESTS, settle
 
 
 def copy(version: Version, target: str | Path) -> CopyResult:
@@ -381,3 +386,25 @@ def test_what_appeared_before_is_read_back(s3: Bucket, run: Path, monkeypatch: p
     with pytest.raises(EdlCkptError, match="the written bytes differ"):
         copy(version, s3.url)
     assert not any(k.endswith("seal.json") for k in s3.objects())
+
+
+def test_a_copy_goes_on_after_its_links_were_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of a step that is interrupted when links and directories are made already goes on to its end."""
+    run = step_run(tmp_path / "run", (5,))
+    for guest in ("dangling", "linked-directory", "empty", "read-only"):
+        GUESTS[guest](run / "step_5")
+    settle(run)
+    real = Carrying.finish
+
+    def failing(self: Carrying, inside: Directory) -> set[str]:
+        real(self, inside)
+        raise EdlCkptError("input/output error", path=inside.path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Carrying, "finish", failing)
+        with pytest.raises(EdlCkptError, match="input/output error"):
+            copy(at(run, 5), tmp_path / "out")
+    copy(at(run, 5), tmp_path / "out")
+    assert os.readlink(tmp_path / "out/step_5/gone") == "/no/such/place"
+    own = {"__0_0.distcp", "__1_0.distcp", ".metadata"}
+    assert lost_entries(raw_tree(run / "step_5"), raw_tree(tmp_path / "out/step_5"), own) == {}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from checkpoints import at, save_small
 from edl_ckpt.core import export_version, list_versions
-from edl_ckpt.core.base.errors import RefusedError
+from edl_ckpt.core.base.errors import LockedError, RefusedError
+from edl_ckpt.core.commit.publish import single_file
+from edl_ckpt.core.storage.files import exchange_names
 from raw_trees import raw_tree
 from s3_fixtures import Bucket
 from system_runs import step_run
@@ -97,6 +101,57 @@ def test_a_version_on_object_storage_stays(s3: Bucket, run: Path, tmp_path: Path
         with pytest.raises(RefusedError, match=r"is a (version of a location|file of)"):
             export_version(at(run, 3), f"{s3.url}/{target}", format_name=format_name, force=True)  # type: ignore[arg-type]
     assert s3.objects() == before
+
+
+@pytest.mark.parametrize("has_exchange", [True, False])
+def test_what_comes_between_the_look_and_the_exchange_stays(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_exchange: bool
+) -> None:
+    """A file that comes after the last look at the directory brings it back, also on a file system without exchange."""
+    out = tmp_path / "out"
+    export_version(at(run, 3), out, format_name="npy")
+    real, calls = exchange_names, list[str]()
+
+    def exchange(one: str, other: str, **more: Any) -> bool:
+        if not calls:
+            (out / "thesis.tex").write_text("mine")
+        calls.append(one)
+        return has_exchange and real(one, other, **more)
+
+    monkeypatch.setattr(single_file, "exchange_names", exchange)
+    before = raw_tree(out)
+    with pytest.raises(RefusedError, match=r"thesis\.tex") as refused:
+        export_version(at(run, 3), out, format_name="npy", force=True)
+    assert str(refused.value.path) == str(out)
+    assert (out / "thesis.tex").read_text() == "mine"
+    assert {name: entry.content for name, entry in before.items()}.items() <= {
+        name: entry.content for name, entry in raw_tree(out).items()
+    }.items()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+
+
+def test_a_directory_that_a_job_makes_in_the_gap_stays(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without exchange there is a moment without the directory: one that is made then stays, and the old one too."""
+    out = tmp_path / "out"
+    export_version(at(run, 3), out, format_name="npy")
+    before = raw_tree(out)
+    monkeypatch.setattr(single_file, "exchange_names", lambda *_, **__: False)
+    real = os.rename
+
+    def rename(old: Any, new: Any, **more: Any) -> None:
+        if new == str(out) and not out.exists():
+            out.mkdir()
+            (out / "mine").write_text("mine")
+        real(old, new, **more)
+
+    monkeypatch.setattr(os, "rename", rename)
+    with pytest.raises(LockedError, match="the earlier output is in"):
+        export_version(at(run, 3), out, format_name="npy", force=True)
+    assert [path.name for path in out.iterdir()] == ["mine"]
+    (kept,) = (path for path in tmp_path.iterdir() if path.name.startswith("out."))
+    assert raw_tree(kept) == before
 
 
 def test_an_earlier_export_is_replaced(run: Path, tmp_path: Path) -> None:

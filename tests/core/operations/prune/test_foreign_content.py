@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -261,6 +263,71 @@ def test_a_linked_directory_in_a_step_keeps_what_it_leads_to(run: Path) -> None:
     (run / "step_30/optimizer").symlink_to("../step_10")
     age(run)
     assert going(plan_of(run)) == [20]
+
+
+def _linked_file(run: Path) -> Path:
+    """Let a file of the newest step be a link to one of the step before."""
+    link = run / "step_30/__1_0.distcp"
+    link.unlink()
+    link.symlink_to("../step_20/__1_0.distcp")
+    age(run)
+    return link
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_a_link_keeps_what_it_leads_to_where_its_version_cannot_be_listed(
+    run: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """Where a directory in the kept version cannot be listed, its known files keep what they lead to."""
+    _linked_file(run)
+    (run / "step_30/.hydra").mkdir()
+    real = os.listdir
+
+    def failing(path: Any = ".") -> Any:
+        if isinstance(path, int) and os.readlink(f"/proc/self/fd/{path}").endswith(".hydra"):
+            raise OSError(error, os.strerror(error))
+        return real(path)
+
+    monkeypatch.setattr(os, "listdir", failing)
+    plan = plan_of(run)
+    assert reasons(plan, 20) == (f"needed by {run}@30: step_30/__1_0.distcp",)
+    assert going(plan) == [10]
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE])
+def test_nothing_goes_where_a_link_cannot_be_followed_now(
+    run: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """While it cannot be said where a link of a kept version leads, no version is deleted that it may lead to."""
+    link, real = _linked_file(run), os.readlink
+
+    def failing(path: Any, **more: Any) -> Any:
+        if path == str(link):
+            raise OSError(error, os.strerror(error))
+        return real(path, **more)
+
+    monkeypatch.setattr(os, "readlink", failing)
+    plan = plan_of(run)
+    assert going(plan) == []
+    assert any("may need it" in reason for reason in reasons(plan, 10))
+
+
+def test_a_pointer_that_cannot_be_followed_now_may_name_any_version(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link `latest` of which the disk says nothing keeps every version."""
+    (run / "latest").symlink_to("step_10")
+    age(run)
+    assert going(plan_of(run)) == [20]
+    real = os.readlink
+
+    def failing(path: Any, **more: Any) -> Any:
+        if path == str(run / "latest"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(path, **more)
+
+    monkeypatch.setattr(os, "readlink", failing)
+    plan = plan_of(run)
+    assert going(plan) == []
+    assert any("latest cannot be read now" in reason for reason in reasons(plan, 20))
 
 
 def test_hard_links_need_nothing(run: Path) -> None:

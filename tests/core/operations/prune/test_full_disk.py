@@ -9,19 +9,24 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from checkpoints import save_small
-from edl_ckpt.core import add_tag, list_versions, verify_version
+from edl_ckpt.core import add_tag, list_versions, prune, verify_version
 from edl_ckpt.core.base.errors import LockedError, NoSpaceError
+from edl_ckpt.core.commit.deletion import trash
 from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.operations.prune.retention import Guards, Policy
 from edl_ckpt.core.state.owner import Signature
 from edl_ckpt.core.state.paths import LOCK_FILE
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import storage_errors
 from program import document, edl
 from reporters import Recorder
+from system_runs import step_run
+from zoo import GUESTS, settle
 
 
 def _mounted(arguments: list[str], place: Path) -> None:
@@ -113,6 +118,23 @@ def full(monkeypatch: pytest.MonkeyPatch) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Signature, "__init__", sign)
+
+
+def test_a_step_goes_with_all_in_it_without_a_new_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that is removed file by file, because the trash has no room, goes with links and empty directories."""
+    place = step_run(tmp_path / "run", (10, 20))
+    for guest in ("hydra", "empty", "deep", "dangling", "secret-link", "hard-links"):
+        GUESTS[guest](place / "step_10")
+    settle(place)
+
+    def no_room(*_: object, **__: object) -> NoReturn:
+        raise NoSpaceError("No space left on device", path=str(place))
+
+    monkeypatch.setattr(trash, "_make_entry", no_room)
+    guards = Guards(delete=(10,), with_foreign=True, everything=True, grace_seconds=0)
+    result = prune([place], Policy(()), guards=guards)
+    assert result.deleted == (f"{place}@10",)
+    assert (sorted(os.listdir(place)), (tmp_path / "secret").read_text()) == (["step_20"], "root's")
 
 
 def test_only_what_frees_space_locks_the_directory(tmp_path: Path, full: None) -> None:

@@ -16,7 +16,9 @@ from edl_ckpt.core import list_versions, open_checkpoint, resolve, verify_versio
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.catalog.files import directory_alone
 from edl_ckpt.core.model.versions import State
+from edl_ckpt.core.sources.bundle import format as bundle_format
 from edl_ckpt.core.sources.hostile import hostile_bytes
+from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.location import Location
 from foreign import SYSTEMS
 from program import edl
@@ -166,3 +168,23 @@ def test_commands_about_all_versions_pass_a_poison_one(tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
     assert [version.version for version in list_versions(str(tmp_path / "copy")).versions] == [1, 3]
     assert 3 in [version.version for version in list_versions(str(run)).versions]
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_an_index_that_cannot_be_read_by_verify_is_no_missing_shard(
+    error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of the storage while a bundle is opened ends the verification; it is no finding about the shards."""
+    shutil.copytree(SYSTEMS / "bundle/deeprec", tmp_path / "step_1")
+    (version,) = list_versions(str(tmp_path)).versions
+    name = f"{version.name_of(version.shards[0].path).partition('.data')[0]}.index"
+
+    def failing(reader: Any) -> Any:
+        assert reader.path.endswith(name)
+        with storage_errors(reader.path):
+            raise OSError(error, os.strerror(error), reader.path)
+
+    monkeypatch.setattr(bundle_format, "read_index_of", failing)
+    with pytest.raises(EdlCkptError) as raised:
+        verify_version(version, remember=False)
+    assert raised.value.exit_code in {1, 11, 12}
