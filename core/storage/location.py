@@ -59,8 +59,9 @@ def check_no_password(url: str) -> None:
 
 
 def _secret_in_query(url: str) -> str:
-    """Return the name of the first secret in the query of a URL, '' without one."""
-    query = url.partition("://")[2].partition("?")[2]
+    """Return the name of the first secret in the query or the fragment of a URL, '' without one."""
+    rest = url.partition("://")[2]
+    query = "&".join((rest.partition("?")[2], rest.partition("#")[2])).strip("&")
     if not query:
         return ""
     from urllib.parse import unquote  # most URLs have no query

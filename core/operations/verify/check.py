@@ -152,7 +152,8 @@ def find_seal(store: Store, version: Version, *, use_seal: bool) -> tuple[Seal |
             raise
         except EdlCkptError as error:
             where = error.path or version.path
-            report.add("checksum-mismatch", f"the seal cannot be read: {error.message}", path=where)
+            words = f"the seal cannot be read: {error.message}"
+            report.add("checksum-mismatch", words, path=where, hint=error.hint or "")
             return None, report
         for fault in differing_sizes(seal, version) if seal else ():
             report.add("checksum-mismatch", fault, path=version.path, subject=fault.partition(" ")[0])

@@ -21,6 +21,8 @@ SIGNED = (
     "s3://bucket/run?token={}",
     "https://host/x.npz?%73ig={}",
     "filecache::https://host/x.npz?sig={}",
+    "https://host/x.npz#access_token={}",
+    "https://host/x.npz?a=1#sig={}",
 )
 
 
