@@ -21,3 +21,11 @@ def test_another_space_of_process_numbers(tmp_path: Path, monkeypatch: pytest.Mo
     name = new_id()
     assert owner_module.is_here(owner_module.owner_in(name))
     assert not owner_module.is_here(owner_module.owner_in(name.replace(f"_{words['kernel']}-", "_00000000-")))
+
+
+def test_an_owner_without_signs_of_life() -> None:
+    """What cannot show that it is alive, on another host, counts as dead after a day, and not before."""
+    owner = {"pid": 7, "host": "elsewhere"}
+    day = 24 * 3600.0
+    assert not owner_module.is_presumed_dead(owner, day)
+    assert owner_module.is_presumed_dead(owner, day + owner_module.STALE_SECONDS + 1)
