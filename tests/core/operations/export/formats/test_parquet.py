@@ -146,6 +146,9 @@ def test_what_is_beside_is_of_the_same_export(run: Version, tmp_path: Path) -> N
     shutil.copytree(tmp_path / "m.dense", tmp_path / "n.dense")
     with pytest.raises(CorruptError, match="not of the same export"):
         import_arrays(str(tmp_path / "n.parquet"), str(tmp_path / "new"), 9, 2)
+    with pytest.raises(RefusedError, match="is a directory, and this output is a file"):
+        export_version(other, str(tmp_path / "m.parquet"), force=True)
+    shutil.rmtree(tmp_path / "m.parquet")
     export_version(other, str(tmp_path / "m.parquet"), force=True)
     assert (tmp_path / "m.parquet").is_file()
     import_arrays(str(tmp_path / "m.parquet"), str(tmp_path / "new"), 9, 2)
