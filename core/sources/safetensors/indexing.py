@@ -28,9 +28,9 @@ from edl_ckpt.core.model.dtypes import DTYPES, TENSOR_DTYPES, DType, item_type
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import DenseEntry, Encoding, Extent, FileNote, IdRun, Problem, TableEntry, TableInfo
 from edl_ckpt.core.sources.dcp.archives import ItemValues
+from edl_ckpt.core.sources.dcp.boxes import BoxValues, SavedTensor, untiled
 from edl_ckpt.core.sources.dcp.indexing import add_variable
 from edl_ckpt.core.sources.dcp.metadata import IndexedTensor, Item, SavedBox
-from edl_ckpt.core.sources.dcp.tables import BoxValues, SavedTensor, untiled
 from edl_ckpt.core.sources.recognised import recognised_file
 from edl_ckpt.core.sources.safetensors.parts import INFO, Part, PartName, beside_wholes, hull, offsets_in, part_named
 from edl_ckpt.core.sources.safetensors.sets import (
