@@ -25,10 +25,11 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import Encoding
+from edl_ckpt.core.sources.bundle.data_files import TENSORS, WRITTEN_DTYPES
 from edl_ckpt.core.sources.bundle.index import StoredTensor, read_index
 from edl_ckpt.core.sources.bundle.parts import OFFSETS, RECORD, is_waiting, part_records
 from edl_ckpt.core.sources.bundle.state_file import NAME as STATE_FILE
-from edl_ckpt.core.sources.bundle.tables import TENSORS, WRITTEN_DTYPES, part_of
+from edl_ckpt.core.sources.bundle.tables import part_of
 from edl_ckpt.core.sources.bundle.writing import lay_out
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout, Slab
 from edl_ckpt.core.sources.steps.names import prefix_of

@@ -147,7 +147,7 @@ def _missing(bundle: BundleFiles, shards: Mapping[int, Sequence[str]], count: in
 
 def index(content: Content) -> None:
     """Add the tensors and tables of the bundle whose data files are the shards."""
-    from edl_ckpt.core.sources.bundle.tables import add_tensors
+    from edl_ckpt.core.sources.bundle.tensors import add_tensors
 
     names = (content.version.name_of(file.path) for shard in content.shards.values() for file in shard.file.files)
     first = next((match[1] for match in map(_FILE.fullmatch, names) if match and match[2]), None)

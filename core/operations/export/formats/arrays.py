@@ -37,7 +37,7 @@ from edl_ckpt.core.operations.export.output.places import (
 from edl_ckpt.core.operations.export.output.reopen import StoredAt, in_bundle, in_safetensors
 from edl_ckpt.core.operations.export.output.target import ExportTarget, NewFile
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.sources.bundle.tables import WRITTEN_DTYPES
+from edl_ckpt.core.sources.bundle.data_files import WRITTEN_DTYPES
 from edl_ckpt.core.sources.bundle.writing import lay_out
 from edl_ckpt.core.sources.dcp.writing import OF_TORCH, lay_out_state
 from edl_ckpt.core.sources.safetensors.indexing import TAGS
