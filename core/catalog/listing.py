@@ -20,8 +20,11 @@ from edl_ckpt.core.base.errors import EdlCkptError, IncompleteError, LockedError
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import abridged, closest, command, meant, neighbours
-from edl_ckpt.core.catalog import ownership
-from edl_ckpt.core.catalog.annotated import listed_metadata, one_of_many, read_uuid_metadata, with_metadata, with_uuid
+from edl_ckpt.core.catalog import (
+    cards,  # noqa: F401 - by them notebooks show what is listed
+    ownership,
+)
+from edl_ckpt.core.catalog.annotated import listed_metadata, with_metadata
 from edl_ckpt.core.catalog.bounds import Look, look
 from edl_ckpt.core.catalog.evidence import with_doubts
 from edl_ckpt.core.catalog.files import (
@@ -34,7 +37,9 @@ from edl_ckpt.core.catalog.files import (
     open_location,
 )
 from edl_ckpt.core.catalog.interest import Interest
+from edl_ckpt.core.catalog.one_of_many import one_of_many
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS, Settling
+from edl_ckpt.core.catalog.uuids import read_uuid_metadata, with_uuid
 from edl_ckpt.core.model.versions import DAMAGED, CheckpointRef, Listing, State, Version
 from edl_ckpt.core.sources.elasticdl.loader import mistaken_for_newer
 from edl_ckpt.core.sources.registry import is_own_name, version_named

@@ -20,11 +20,11 @@ from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.progress import SILENT, WARNINGS, Reporter
 from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import LayoutName, base_name, command, counted, describe, escaped
-from edl_ckpt.core.catalog.annotated import has_no_number
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.catalog.files import alone_at, open_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed, list_versions
 from edl_ckpt.core.catalog.target import apart, check_outside, free_target, layouts_at, step_numbers
+from edl_ckpt.core.catalog.uuids import has_no_number
 from edl_ckpt.core.commit.interface import NewVersion, Written
 from edl_ckpt.core.commit.publish.disk import replaces_link
 from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock

@@ -15,9 +15,9 @@ from edl_ckpt.core.base.errors import NotFoundError, UsageError
 from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import base_name, command, counted, describe, escaped, size
-from edl_ckpt.core.catalog.annotated import has_no_number
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, list_versions
 from edl_ckpt.core.catalog.target import apart
+from edl_ckpt.core.catalog.uuids import has_no_number
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.versions import Chunk, Listing, Seal, State, Version
 from edl_ckpt.core.proof.sealing import sums_of

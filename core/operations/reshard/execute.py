@@ -29,10 +29,10 @@ from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.parallel import Executor, Threads, default_workers
 from edl_ckpt.core.base.progress import SILENT, WARNINGS, Reporter, expect
 from edl_ckpt.core.base.words import LayoutName, counted, describe, escaped
-from edl_ckpt.core.catalog.annotated import has_no_number
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed, resolve
 from edl_ckpt.core.catalog.target import Target, check_outside, free_target
+from edl_ckpt.core.catalog.uuids import has_no_number
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of, wrapped
 from edl_ckpt.core.commit.publish.disk import replaces_link
 from edl_ckpt.core.model.layouts import Layout

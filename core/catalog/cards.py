@@ -1,0 +1,54 @@
+"""The cards by which notebooks show versions and listings."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from edl_ckpt.core.base.notebook import Bytes, card, html_of, table
+from edl_ckpt.core.base.words import counted, size
+from edl_ckpt.core.model.versions import Listing, Version
+from edl_ckpt.core.sources.systems import kinds_of
+
+_METRICS: Final = 4
+"""Metrics of each version of a listing."""
+
+
+@html_of.register(Version)
+def version_card(version: Version) -> str:
+    """Return what is known of a version."""
+    shards = counted(len(version.shards), "shard")
+    facts = (version.shown_state, shards, size(version.size_bytes), kinds_of([version]))
+    sealed = "yes" if version.fingerprint else "no"
+    rows = [
+        ("path", version.path),
+        ("missing", version.absent),
+        ("fault", version.why_unreadable),
+        ("sealed", "does not match" if version.seal_fault else sealed),
+        ("tags", ", ".join(version.tags)),
+        ("note", version.note),
+        *((name, f"{value:.6g}") for name, value in version.metrics.items()),
+    ]
+    rows = [row for row in rows if row[1]]
+    return card("Version", version.ref, facts, [table(("field", "value"), rows, len(rows), "metric")])
+
+
+@html_of.register(Listing)
+def listing_card(listing: Listing) -> str:
+    """Return the versions of a location, the newest first, and its problems."""
+    named = dict.fromkeys(name for version in reversed(listing.versions) for name in version.metrics)
+    metrics = list(named)[:_METRICS]
+    rows = (
+        (
+            *(str(v.key), v.shown_state, f"{len(v.shards)} of {v.ps_num}" if v.ps_num else str(len(v.shards))),
+            *(Bytes(v.size_bytes), *(v.metrics.get(name) for name in metrics), ", ".join(v.tags)),
+        )
+        for v in reversed(listing.versions)
+    )
+    columns = ("version", "state", "shards", "size", *metrics, "tags")
+    facts = (counted(len(listing.versions), "version"), size(sum(v.size_bytes for v in listing.versions)))
+    problems = ((problem,) for problem in listing.problems)
+    tables = (
+        table(columns, rows, len(listing.versions), "older version"),
+        table(("problem",), problems, len(listing.problems), "problem"),
+    )
+    return card("Listing", listing.location.url, facts, tables)
