@@ -213,7 +213,7 @@ def half_done(place: Location) -> str:
 
     The storage may be what stopped the command. Where it gives no answer, the words allow for both.
     """
-    from edl_ckpt.core.catalog.files import has_journal
+    from edl_ckpt.core.catalog.entries import has_journal
     from edl_ckpt.core.catalog.interest import is_of_interest
     from edl_ckpt.core.storage import open_store
 

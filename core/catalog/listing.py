@@ -26,16 +26,9 @@ from edl_ckpt.core.catalog import (
 )
 from edl_ckpt.core.catalog.annotated import listed_metadata, with_metadata
 from edl_ckpt.core.catalog.bounds import Look, look
+from edl_ckpt.core.catalog.entries import grouped, has_journal, journals_among
 from edl_ckpt.core.catalog.evidence import with_doubts
-from edl_ckpt.core.catalog.files import (
-    directory_alone,
-    grouped,
-    has_journal,
-    journals_among,
-    named_file,
-    named_step,
-    open_location,
-)
+from edl_ckpt.core.catalog.files import directory_alone, named_file, named_step, open_location
 from edl_ckpt.core.catalog.interest import Interest
 from edl_ckpt.core.catalog.one_of_many import one_of_many
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS, Settling

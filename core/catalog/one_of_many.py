@@ -15,8 +15,8 @@ from edl_ckpt.core.base.errors import (
     UsageError,
 )
 from edl_ckpt.core.catalog.annotated import annotated, listed_metadata, with_metadata
+from edl_ckpt.core.catalog.entries import has_journal, look_at
 from edl_ckpt.core.catalog.evidence import needs_evidence
-from edl_ckpt.core.catalog.files import has_journal, look_at
 from edl_ckpt.core.catalog.interest import is_of_interest
 from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.sources.registry import version_named

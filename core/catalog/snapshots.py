@@ -14,8 +14,9 @@ from typing import Final
 from edl_ckpt.core.base.errors import NotFoundError
 from edl_ckpt.core.catalog.annotated import listed_metadata, with_metadata
 from edl_ckpt.core.catalog.bounds import look
+from edl_ckpt.core.catalog.entries import grouped, has_journal
 from edl_ckpt.core.catalog.evidence import with_doubts
-from edl_ckpt.core.catalog.files import grouped, has_journal, open_location
+from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.interest import Interest
 from edl_ckpt.core.catalog.swaps import DOUBTFUL, GRACE_SECONDS, Settling
 from edl_ckpt.core.model.versions import Listing, State, Version

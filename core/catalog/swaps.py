@@ -18,7 +18,7 @@ from typing import Any, Final
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.progress import SILENT
 from edl_ckpt.core.base.words import base_name
-from edl_ckpt.core.catalog.files import has_journal
+from edl_ckpt.core.catalog.entries import has_journal
 from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.state.lock import open_lock
 from edl_ckpt.core.state.metadata import read_document

@@ -15,7 +15,7 @@ import numpy as np
 
 from edl_ckpt.core.base.errors import NotFoundError, RefusedError
 from edl_ckpt.core.base.words import LayoutName
-from edl_ckpt.core.catalog.files import grouped
+from edl_ckpt.core.catalog.entries import grouped
 from edl_ckpt.core.catalog.interest import Interest
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.tables import ShardSummary

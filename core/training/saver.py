@@ -24,7 +24,8 @@ from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NoSpaceError, U
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import LayoutName
-from edl_ckpt.core.catalog.files import look_at, open_location
+from edl_ckpt.core.catalog.entries import look_at
+from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.catalog.target import choose_layout, layouts_at
 from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
