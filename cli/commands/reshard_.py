@@ -131,6 +131,8 @@ def _most_file_bytes(version: Version, ranks: int | None, max_shard_size: str | 
     """Return the most bytes of a file of another system; UsageError unless what says the number of files suits it."""
     is_set = version.layout.system == "safetensors"
     if is_set != bool(max_shard_size) or is_set != (ranks is None):
+        if version.fault is not None:  # what it is cannot be said now
+            raise version.fault.error()
         fault = "files of safetensors have no ranks" if is_set else "--max-shard-size is for safetensors"
         raise UsageError(fault, hint="expected --max-shard-size SIZE" if is_set else "expected --ranks N")
     return parse_size(max_shard_size) if max_shard_size else None

@@ -88,9 +88,17 @@ def directory_alone(location: Location) -> Version | None:
 
 
 def alone_at(path: str) -> Version:
-    """Return the checkpoint of another system that a directory is; CorruptError where it is none."""
+    """Return the checkpoint of another system that a directory is; CorruptError where it is none.
+
+    Raises the error of listing a directory in it: one bad read is no fact.
+    """
     version = _alone(Location(path), path, "")
     if version is None:
+        version = _alone(Location(path), path, "")
+    if version is None:
+        for entry in open_location(Location(path)).entries(lambda _: True):
+            if entry.fault is not None:
+                raise entry.fault.error()
         raise CorruptError("the files are no checkpoint of any system that can be read", path=path)
     return version
 

@@ -179,6 +179,9 @@ def _wanted(version: Version, source: Version) -> dict[str, ShardFile]:
         raise UsageError("a version cannot be repaired from itself", path=version.ref)
     one, two = ((v.layout.system, v.is_file, v.ps_num or source.ps_num) for v in (version, source))
     if one != two or (version.is_elasticdl and version.is_file):
+        for each in (source, version):
+            if each.fault is not None:  # what it is cannot be said now
+                raise each.fault.error()
         hint = f"nothing was changed; try: {command('copy', source.ref, 'LOCATION')}"
         fault = f"{source.ref} is not a copy of it: another system, or another number of shards"
         raise RefusedError(fault, path=version.ref, hint=hint)

@@ -14,16 +14,18 @@ import pytest
 
 from edl_ckpt.core import list_versions, open_checkpoint, resolve, verify_version
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
-from edl_ckpt.core.catalog.files import directory_alone
+from edl_ckpt.core.catalog.files import alone_at, directory_alone
 from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.sources.bundle import format as bundle_format
 from edl_ckpt.core.sources.hostile import hostile_bytes
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.location import Location
+from fault_sweep import run_here
 from foreign import SYSTEMS
 from program import edl
 from torch_checkpoints import SAVED
 from torch_items import Saved, write_step
+from zoo import settle, step_of
 
 INNER = {
     "tfra": ("tfra/step_3", "TFRADynamicEmbedding"),
@@ -188,3 +190,41 @@ def test_an_index_that_cannot_be_read_by_verify_is_no_missing_shard(
     with pytest.raises(EdlCkptError) as raised:
         verify_version(version, remember=False)
     assert raised.value.exit_code in {1, 11, 12}
+
+
+@pytest.mark.parametrize("system", ["tfra", "safetensors"])
+def test_a_step_that_cannot_be_listed_is_not_of_another_system(
+    system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a step is cannot be said while it cannot be listed: `reshard` and `repair` say the error."""
+    for number in (3, 5):
+        step_of(system, tmp_path / "run", number)
+    shutil.copytree(tmp_path / "run", tmp_path / "other")
+    settle(tmp_path / "run")
+    unlistable(monkeypatch, "step_5", errno.EIO)
+    words = ("--max-shard-size", "1KiB") if system == "safetensors" else ("--ranks", "3")
+    for command in (
+        ("reshard", f"{tmp_path}/run@5", *words),
+        ("repair", f"{tmp_path}/run@3", "--from", f"{tmp_path}/other@5", "--mix"),
+    ):
+        code, told = run_here(tmp_path, command)
+        assert (code, "input/output error" in told) == (1, True), told
+
+
+def test_the_files_that_were_written_are_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory in a written step that cannot be listed once is listed again; when it stays so, that is the error."""
+    step_of("tfra", tmp_path, 3)
+    faults = [errno.EIO]
+    scandir = os.scandir
+
+    def failing(path: Any = ".") -> Any:
+        if isinstance(path, str) and path.endswith("TFRADynamicEmbedding") and faults:
+            raise OSError(faults.pop(), "Input/output error", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", failing)
+    assert alone_at(str(tmp_path / "step_3")).layout.system == "tfra"
+    faults += [errno.EIO] * 9
+    with pytest.raises(EdlCkptError, match="input/output error") as raised:
+        alone_at(str(tmp_path / "step_3"))
+    assert raised.value.exit_code == 1
