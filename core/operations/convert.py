@@ -26,6 +26,7 @@ from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed,
 from edl_ckpt.core.catalog.target import apart, check_outside, free_target, layouts_at, step_numbers
 from edl_ckpt.core.catalog.uuids import has_no_number
 from edl_ckpt.core.commit.interface import NewVersion, Written
+from edl_ckpt.core.commit.newest_record import note_newest
 from edl_ckpt.core.commit.publish.disk import replaces_link
 from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
 from edl_ckpt.core.converting.changes import Changes, LeftOut, NameMap, left_out_lines, with_tables
@@ -40,6 +41,7 @@ from edl_ckpt.core.proof.trust import Trust, check_trust
 from edl_ckpt.core.proof.values import fingerprint
 from edl_ckpt.core.reading.reader import open_checkpoint
 from edl_ckpt.core.reading.stored_sums import NO_SUMS, StoredSums
+from edl_ckpt.core.sources.bundle import format as bundle
 from edl_ckpt.core.sources.elasticdl.target import DESIGN
 from edl_ckpt.core.sources.safetensors.sets import ENDING
 from edl_ckpt.core.sources.steps.names import STEPS
@@ -281,6 +283,8 @@ def _write(
                 return trust.sign(proved[0].seal(new.key), new.purpose)
 
             output.publish(prove_written, describe)
+        if new.layout.system == bundle.system and new.replaces is None:
+            note_newest(locked.store, reporter=job.reporter)
     return proved[0], writing
 
 

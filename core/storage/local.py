@@ -323,7 +323,7 @@ class LocalStore:
                 del self._kept[key]
 
     def write_small(self, relative: str, data: bytes) -> None:
-        """Write a small file of our state: staged beside its place, flushed, then renamed."""
+        """Write a small file: staged beside its place, flushed, then renamed."""
         folder, name = os.path.split(relative)
 
         def write(directory: Directory) -> None:
@@ -332,7 +332,10 @@ class LocalStore:
             directory.flush()
 
         with Directory.open(self.root) as root:
-            root.inside(folder, write)
+            if folder:
+                root.inside(folder, write)
+            else:
+                write(root)
 
     def remove(self, relative: str) -> None:
         """Remove a file of our state, and the directories above it that are then empty; a missing one is no error."""

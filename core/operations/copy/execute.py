@@ -23,11 +23,13 @@ from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.progress import WARNINGS, Reporter, expect
-from edl_ckpt.core.base.words import command, counted, describe, escaped, size
+from edl_ckpt.core.base.words import base_name, command, counted, describe, escaped, size
 from edl_ckpt.core.catalog.contents import Contents
+from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.catalog.target import check_beside
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of
 from edl_ckpt.core.commit.interface import LockedLocation, NewVersion, Resume, SharedTargets, VersionOutput, Written
+from edl_ckpt.core.commit.newest_record import note_newest
 from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
 from edl_ckpt.core.commit.writers import Sending, StagedTargets
 from edl_ckpt.core.converting.items import NO_ITEMS, ItemCounts, items_of
@@ -46,6 +48,7 @@ from edl_ckpt.core.reading.picklable import CheckpointValue, HeldValue
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.reading.stored_sums import NO_SUMS, SumsCompared
 from edl_ckpt.core.reading.used_files import files_read
+from edl_ckpt.core.sources.bundle import format as bundle
 from edl_ckpt.core.sources.elasticdl.target import check_texts, check_version, restore_warnings
 from edl_ckpt.core.state.annotate import Describe, MetadataCopies
 from edl_ckpt.core.state.holder import LostLockError
@@ -145,8 +148,17 @@ def execute_copy(
                     if len(plan.entries) == 1 or isinstance(error, LostLockError):
                         raise
                     failed.append((entry.version.ref, error))
+            if done and plan.entries[0].version.layout.system == bundle.system:
+                note_newest(place.store, newest=_newest_of(plan), reporter=reporter)
     moved = sum(copied.size_bytes - copied.resumed_bytes for copied in done if not copied.skipped)
     return CopyResult(tuple(done), moved, time.perf_counter() - begin, tuple(failed))
+
+
+def _newest_of(plan: CopyPlan) -> str:
+    """Return the name of the version that TensorFlow's file `checkpoint` at the source names; '' without one."""
+    source = plan.entries[0].version
+    record = list_versions(source.location).record if source.layout.in_location else None
+    return base_name(record.path) if record is not None and record.system == bundle.system else ""
 
 
 def _obstacle(entry: CopyEntry) -> EdlCkptError | None:

@@ -8,7 +8,7 @@ texts in several parts, lists in brackets, and any white space around a colon.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,6 +61,20 @@ def name_in(path: str) -> str:
     ('model.ckpt-7', 'ckpt-7', 'ckpt-7')
     """
     return _ANY_SLASH.split(path)[-1]
+
+
+def state_bytes(newest: str, every: Iterable[str]) -> bytes:
+    r"""Return the content of a file `checkpoint` with the newest path and all paths, the oldest first.
+
+    >>> state_bytes("ckpt-3", ["ckpt-2", "ckpt-3"]).splitlines()[1]
+    b'all_model_checkpoint_paths: "ckpt-2"'
+    """
+    lines = [("model_checkpoint_path", newest), *(("all_model_checkpoint_paths", path) for path in every)]
+    return "".join(f'{field}: "{_quoted(path)}"\n' for field, path in lines).encode()
+
+
+def _quoted(path: str) -> str:
+    return path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
 
 
 def parse_state(data: bytes, path: str = "") -> CheckpointState:

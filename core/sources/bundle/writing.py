@@ -20,6 +20,7 @@ from edl_ckpt.core.kernel.checksums import crc32c, masked
 from edl_ckpt.core.sources.bundle.format import BundleFiles
 from edl_ckpt.core.sources.bundle.index import StoredTensor, index_bytes, slice_key
 from edl_ckpt.core.sources.bundle.state_file import NAME as STATE_FILE
+from edl_ckpt.core.sources.bundle.state_file import state_bytes
 from edl_ckpt.core.sources.steps.file_layout import Array
 
 _STRING: Final = 7
@@ -84,9 +85,7 @@ def lay_out(
     whole = dict(others or {})
     if with_state:
         folder, slash, last = prefix.rpartition("/")
-        shown = last.replace("\\", "\\\\").replace('"', '\\"')
-        state = f'model_checkpoint_path: "{shown}"\nall_model_checkpoint_paths: "{shown}"\n'.encode()
-        whole[f"{folder}{slash}{STATE_FILE}"] = state
+        whole[f"{folder}{slash}{STATE_FILE}"] = state_bytes(last, [last])
     files = {**dict(zip(names, data.sizes, strict=True)), **{name: len(text) for name, text in whole.items()}}
     literals += [(name, 0, text) for name, text in whole.items()]
     size_bytes = len(index_bytes(shards, ((key, tensor) for key, (tensor, _) in data.entries.items())))
