@@ -67,7 +67,7 @@ def test_killed_before_any_step_the_version_is_the_old_one_or_the_new_one(
         recover(str(run))
         there = at(run, version)
         result = verify_version(there, level="deep")
-        assert result.ok, (number, result.findings)
+        assert not result.has_errors, (number, result.findings)  # without a seal it may still be written
         assert result.fingerprint == before, number
         assert (tmp_path / f"step_{version}" / "notes.txt").read_text() == "kept"
         assert not [path for path in files_of(tmp_path) if "/stage-0/" in path or "/trash-0/" in path], number
