@@ -41,7 +41,7 @@ from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import Location, open_store
 from foreign import SYSTEMS
-from program import document
+from program import document, edl
 from reporters import Recorder
 
 TAGS = (
@@ -455,3 +455,11 @@ def test_every_verb_counts_items_alike(tmp_path: Path) -> None:
     data.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
     repaired = document("repair", whole_one.ref, "--from", ref)
     assert repaired["items"] == whole
+
+
+def test_an_export_under_other_names_says_its_proof(tmp_path: Path) -> None:
+    """Where no fingerprint can be the same, the values were read back all the same, and the last line says so."""
+    shutil.copytree(SYSTEMS / "dcp/torchrec/step_2", tmp_path / "in/step_2")
+    out = edl("export", f"{tmp_path / 'in'}@2", tmp_path / "out", "--format", "dcp", "--rename", "user=member").stdout
+    assert "items: 6 proved, 1 carried as bytes" in out
+    assert "proved: the new files read back as intended" in out
