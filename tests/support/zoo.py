@@ -151,6 +151,47 @@ def _hard_links(step: Path) -> None:
     os.link(step / "one.txt", step / "two.txt")
 
 
+def _config_map(step: Path) -> None:
+    """What Kubernetes mounts: files are links through a link to a hidden directory."""
+    _file(step / "..2026_01_01/conf", "a: 1")
+    (step / "..data").symlink_to("..2026_01_01")
+    (step / "conf").symlink_to("..data/conf")
+
+
+def _twins(step: Path) -> None:
+    """Names that some file systems take for one."""
+    for name in ("Notes.TXT", "notes.txt.", "NOTES.txt", "e\u0301", "\u00e9"):
+        _file(step / name, name)
+
+
+def _texts(step: Path) -> None:
+    """Names that a terminal, a shell or a pattern may take for something else."""
+    for name in ("a\r\x1b[31m.txt", "\u202egpj.exe", "-rf", "--delete", "*", " ", "...", "a\\b", "%2e%2e%2fx"):
+        _file(step / name)
+
+
+def _long_names(step: Path) -> None:
+    _file(step / ("d" * 255) / ("n" * 255))
+
+
+def _circle(step: Path) -> None:
+    (step / "left").symlink_to("right")
+    (step / "right").symlink_to("left")
+
+
+def _pointers(step: Path) -> None:
+    """Large files of Git LFS, DVC and git-annex by name only."""
+    _file(step / "big.bin", f"version https://git-lfs.github.com/spec/v1\noid sha256:{'a' * 64}\nsize 12345\n")
+    _file(step / "data.dvc", "outs:\n- md5: a\n")
+    (step / "annexed").symlink_to(".git/annex/objects/aa/bb/SHA256E-s1--x")
+
+
+def _state_of_others(step: Path) -> None:
+    _file(step / "sub/.edl-ckpt-0/thesis.tex")
+    _file(step / "sub/.edl-ckpt-0/trash-0/mine/step_1/x")
+    _file(step / ".snapshot/daily/step_5/x")
+
+
 def _trainer(step: Path) -> None:
     _file(step / "trainer_state.json", "{}")
     _file(step / "optimizer.pt", "pickle")
@@ -192,6 +233,13 @@ GUESTS: Final[Mapping[str, Callable[[Path], None]]] = {
     "hosts": _hosts,
     "odd-names": _odd_names,
     "hard-links": _hard_links,
+    "config-map": _config_map,
+    "twins": _twins,
+    "texts": _texts,
+    "long-names": _long_names,
+    "circle": _circle,
+    "pointers": _pointers,
+    "state-of-others": _state_of_others,
     "trainer": _trainer,
 }
 """What goes along, whatever the command is."""

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from checkpoints import at
-from edl_ckpt.core import convert_version, execute_copy, plan_copy, repair_version, verify_version
+from edl_ckpt.core import convert_version, execute_copy, plan_copy, prune, repair_version, verify_version
 from edl_ckpt.core.base.errors import EdlCkptError, EdlCkptWarning, RefusedError
 from edl_ckpt.core.base.progress import SILENT
 from edl_ckpt.core.operations.convert import strip_versions
+from edl_ckpt.core.operations.prune.retention import Guards, Latest, Policy
 from raw_trees import RawEntry, lost_entries, raw_tree
 from s3_fixtures import Bucket
 from zoo import BASES, GUESTS, REFUSED, settle, step_of
@@ -138,6 +139,20 @@ def test_refused_guests(tmp_path: Path, guest: str, command: str) -> None:
         assert refused.value.exit_code == 16
     assert raw_tree(place / f"step_{NUMBER}") == before
     assert not (tmp_path / f"result/step_{NUMBER}").exists()
+
+
+@pytest.mark.parametrize(
+    "guest", ["empty", "config-map", "twins", "long-names", "circle", "pointers", "state-of-others"]
+)
+@pytest.mark.parametrize("system", BASES)
+def test_no_rule_deletes_a_guest(tmp_path: Path, system: str, guest: str) -> None:
+    """A step with content of somebody stays under every rule, with all that is in it."""
+    place, _, before = _visit(tmp_path, system, [guest])
+    for rules in (Guards(), Guards(incomplete=True, grace_seconds=0.0)):
+        assert prune([place], Policy((Latest(1),)), guards=rules, reporter=SILENT).deleted == ()
+    with pytest.raises(RefusedError, match="foreign content"):
+        prune([place], Policy(), guards=Guards(delete=(NUMBER,)), reporter=SILENT)
+    assert raw_tree(place / f"step_{NUMBER}") == before
 
 
 @pytest.mark.parametrize("system", BASES)
