@@ -128,8 +128,10 @@ def _digest_of_files(sizes: Mapping[str, int]) -> str:
 def take_index(store: Store, known: Known, marks: Mapping[str, str], size_bytes: int | None) -> None:
     """Take from the index of a location what is not known yet of files with these marks.
 
-    `size_bytes` is the size of the index, None without one. A few files are read as fast without it.
+    `size_bytes` is the size of the index, None without one. A few files are read as fast without it, and on a disk all.
     """
+    if not lists_marks(store):
+        return
     unknown = (name for name, mark in marks.items() if mark and not known.has(name, mark))
     if sum(is_document(name) or sealed_version(name) is not None for name in unknown) >= FEW:
         known.take(_stored_index(store, size_bytes), marks)

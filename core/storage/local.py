@@ -126,7 +126,9 @@ def _private_entry(relative: str, path: str, info: os.stat_result) -> Entry:
     """Return an entry of our state; it has a fault when it is neither a file nor a directory."""
     is_dir = stat.S_ISDIR(info.st_mode)
     if is_dir or stat.S_ISREG(info.st_mode):
-        return Entry(relative, path, is_dir, 0 if is_dir else info.st_size, info.st_mtime)
+        if is_dir:
+            return Entry(relative, path, True, 0, info.st_mtime)
+        return Entry(relative, path, False, info.st_size, info.st_mtime, mark=file_mark(info))
     fault = Fault(ForeignError, f"is {kind_of(info.st_mode)}, which is not ours", path)
     return Entry(relative, path, False, 0, info.st_mtime, fault)
 
