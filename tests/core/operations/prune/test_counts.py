@@ -13,7 +13,8 @@ import pytest
 from edl_ckpt.core import Latest, Policy, plan_prune, prune, save_checkpoint
 from edl_ckpt.core.commit.deletion import holdings
 from edl_ckpt.core.operations.prune import facts
-from edl_ckpt.core.storage import beneath
+from edl_ckpt.core.storage import beneath, walk
+from edl_ckpt.core.storage.mounts import mount_points as mount_points_now
 
 VERSIONS = 12
 
@@ -32,7 +33,7 @@ def test_a_plan_looks_into_each_directory_once(run: Path, monkeypatch: pytest.Mo
     """Each version is walked once, and the mounts of the machine are read once for all of them."""
     walked: Counter[str] = Counter()
     mounts: list[int] = []
-    real_tree, real_points = holdings.local_tree, facts.mount_points
+    real_tree, real_points = walk.local_tree, mount_points_now
 
     def tree(top: beneath.Directory, points: frozenset[str] | None = None) -> Any:
         assert points is not None
