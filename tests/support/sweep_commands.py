@@ -109,6 +109,16 @@ def prepare_arrays(work: Path) -> None:
     export_version(resolve(parse_ref(f"{work}/run@30")), str(work / "arrays.safetensors"))
 
 
+def prepare_names(work: Path) -> None:
+    """Make bundles with names that have no number."""
+    prepare_bundles(work)
+    for path in (work / "run").iterdir():
+        if "-30" in path.name:
+            path.rename(path.with_name("weights" + path.name[path.name.index("-30") :].replace("-30", ".30-0.32", 1)))
+        elif "-20" in path.name:
+            path.rename(path.with_name("weights" + path.name[path.name.index("-20") :].replace("-20", ".20-0.45", 1)))
+
+
 def prepare_bundles(work: Path) -> None:
     """Make a location with three bundles of TensorFlow, whose files lie side by side."""
     bundle_run(work / "run")
@@ -284,6 +294,15 @@ ROWS = (
         prepare_bundles,
         ("copy", "run@30", "other", "--workers", "1"),
         {"other@30": _TWO, "other latest": _CRASH},
+        ((RENAME, 6, KILL), ("fsync", 2, EIO)),
+        one_step=False,
+        torn=True,
+    ),
+    Command(
+        "copy of a version without a number",
+        prepare_names,
+        ("copy", "run@weights.30-0.32", "other", "--workers", "1"),
+        {"other@weights.30-0.32": _TWO, "other latest": _CRASH},
         ((RENAME, 6, KILL), ("fsync", 2, EIO)),
         one_step=False,
         torn=True,

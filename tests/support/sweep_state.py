@@ -54,8 +54,9 @@ def snapshot(work: Path) -> State:
             for version in list_versions(str(top)).versions:
                 if where == "in the trash" and version.number is None:
                     continue  # the directory in which the files of a bundle wait, which has a row of its own
-                state.setdefault(f"{location}@{version.version}", _found(version, where))
-            for path in sorted(set(documents.glob("*.json")) - set(documents.glob("*.seal.json"))):
+                state.setdefault(f"{location}@{version.key}", _found(version, where))
+            seals = {*documents.glob("*.seal.json"), *documents.glob("sealed-*.json")}
+            for path in sorted(set(documents.glob("*.json")) - seals):
                 if is_verdicts(path.name):  # a look at the state, as this one is, may leave them
                     continue
                 state.setdefault(f"{location} {path.name}", (where, _document(path)))
