@@ -306,6 +306,16 @@ def _has_companions(version: Version) -> bool:
         return any(info.companion_of for info in checkpoint.infos.values())
 
 
+def _whole_at(location: Location, reporter: Reporter) -> list[Version]:
+    """Return the versions that are complete and can be read, by number; a warning names those that cannot be read."""
+    versions, unreadable = looked_at(list_versions(location).versions)
+    for version in versions:
+        why = version.why_unreadable or unreadable.get(version.path)
+        if why:  # it may be whole all the same
+            reporter.warn(f"not stripped: {version.ref}: {why}")
+    return sorted((v for v in versions if is_good(v, unreadable)), key=lambda v: v.version)
+
+
 def strip_versions(
     locations: Sequence[LocationLike],
     after: int,
@@ -320,9 +330,9 @@ def strip_versions(
 
     Only complete versions that can be read are counted and rewritten; each is proved, and sealed anew. Tagged ones stay
     as they are, and those whose paths are `spared`; so do those without companions, which no result is of. One that
-    cannot be replaced in its place is left with a warning. One that cannot be stripped for another reason does not stop
-    the others: `failed` gets its reference and the error; without it, the first of these errors is raised at the end.
-    Takes the lock of a location for one version at a time.
+    cannot be replaced in its place, or cannot be read, is left with a warning. One that cannot be stripped for another
+    reason does not stop the others: `failed` gets its reference and the error; without it, the first of these errors is
+    raised at the end. Takes the lock of a location for one version at a time.
     Raises UsageError for `after` below 1, since the newest whole version keeps everything, and else as
     `convert_version`.
     """
@@ -332,9 +342,7 @@ def strip_versions(
     found: list[tuple[str, EdlCkptError]] = []
     kept = set(several(spared, "spared"))
     for where in dict.fromkeys(map(Location.of, several(locations, "locations"))):
-        versions, unreadable = looked_at(list_versions(where).versions)
-        whole = [v for v in versions if is_good(v, unreadable)]
-        for version in sorted(whole, key=lambda v: v.version)[:-after]:
+        for version in _whole_at(where, reporter)[:-after]:
             if version.tags or version.metadata_fault or version.path in kept:
                 continue
             try:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +25,7 @@ from edl_ckpt.core.base.errors import UsageError
 from foreign import copied
 from places import DATA
 from program import edl
+from reporters import Recorder
 
 
 @pytest.fixture
@@ -74,6 +78,21 @@ def test_versions_that_stay_as_they_are(run: Path) -> None:
     assert strip_versions([run], 4) == ()
     assert strip_versions([run], 1, spared=[v.path for v in list_versions(run).versions]) == ()
     assert files_of(run) == before
+
+
+def test_what_cannot_be_read_now_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version that cannot be read now is not stripped, with a warning that names it; the others are."""
+    real = os.open
+
+    def failing(path: Any, *words: Any, **more: Any) -> int:
+        if str(path).endswith("step_3/.metadata"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return real(path, *words, **more)
+
+    monkeypatch.setattr(os, "open", failing)
+    report = Recorder()
+    assert [result.version for result in strip_versions([run], 1, reporter=report)] == [2]
+    assert any(warning.startswith(f"not stripped: {run}@3: cannot be read now") for warning in report.warnings)
 
 
 def test_of_the_command(run: Path) -> None:
