@@ -33,12 +33,11 @@ COMMANDS: Final = tuple(
 )
 """All commands.
 
-`list` is `list_command` in `commands/list_.py`; `tag add` is `tag_add_command` in `commands/record_.py`.
+`list` is `list_command` in `commands/list_.py`; `tag add` is `tag_add_command` in `commands/tag_.py`.
 """
 _HOMES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("head", "sample", "ids"), "get"),
     **dict.fromkeys(("recover", "undo", "unlock"), "repair"),
-    **dict.fromkeys(("metrics", "tag", "note", "metadata"), "record"),
     **dict.fromkeys(("wait", "watch"), "follow"),
     **dict.fromkeys(("version", "help", "schema", "config", "systems", "doctor"), "program"),
     "policy": "prune",
