@@ -37,7 +37,6 @@ COMMANDS: Final = tuple(
 """
 _HOMES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("head", "sample", "ids"), "get"),
-    **dict.fromkeys(("recover", "undo", "unlock"), "repair"),
     **dict.fromkeys(("wait", "watch"), "follow"),
     **dict.fromkeys(("version", "help", "schema", "config", "systems", "doctor"), "program"),
     "policy": "prune",
