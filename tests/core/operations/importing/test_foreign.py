@@ -13,7 +13,7 @@ import pytest
 
 from checkpoints import only
 from edl_ckpt.core import fingerprint_checkpoint, open_checkpoint, verify_version
-from edl_ckpt.core.base.errors import CorruptError, NotFoundError, UnsupportedError
+from edl_ckpt.core.base.errors import CorruptError, IncompleteError, UnsupportedError
 from edl_ckpt.core.operations.importing import import_arrays
 from forked import run_forked
 from frameworks import need
@@ -140,5 +140,5 @@ def test_a_directory_of_tensorflow(tmp_path: Path) -> None:
         names = [name for name in checkpoint.variable_names if name.startswith("v/")]
         assert [checkpoint.variable(name).tolist() for name in names] == [[3.0, 4.0]]
     (tmp_path / "tf/ckpt-2.index").unlink()
-    with pytest.raises(NotFoundError, match="names no checkpoint"):
+    with pytest.raises(IncompleteError, match="TensorFlow's file checkpoint names 2"):
         import_arrays(str(tmp_path / "tf"), str(tmp_path / "gone"), 1, 1)
