@@ -176,7 +176,10 @@ def judge_again(s3: Bucket, row: Row, words: list[str], new: Mapping[str, bytes]
         yield f"the same again ended with {again}, and {sorted(set(content(s3)) ^ set(new))[:6]} differ"
     if s3.open_uploads():
         yield f"uploads are left at the end: {s3.open_uploads()}"
-    if left := [key for key in s3.state() if not is_verdicts(key.rpartition("/")[2])]:
+    left = [key for key in s3.state() if not is_verdicts(key.rpartition("/")[2])]
+    if row.resumes:  # killed after its last object, a copy leaves its journal: it only says what is done
+        left = [key for key in left if not key.endswith("/copy-5/journal.json")]
+    if left:
         yield f"left at the end: {left}"
     for place in row.places:
         for version in list_versions(s3.url.removesuffix("run") + place).versions:
