@@ -13,7 +13,7 @@ from edl_ckpt.core import export_version, import_arrays, reshard_version, verify
 from edl_ckpt.core.moving.source import PieceCounts, SparsePairs
 from edl_ckpt.core.moving.tasks import WriteResult
 
-MEASURED = {"ref", "output", "from_ps", "bytes_read", "seconds", "peak_memory_bytes"}
+MEASURED = {"ref", "output", "from_ps", "bytes_read", "checksums", "seconds", "peak_memory_bytes"}
 
 
 def save(tmp_path: Path) -> Path:

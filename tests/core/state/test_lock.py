@@ -91,7 +91,7 @@ def test_a_directory_that_was_made_with_an_error(run: Path, monkeypatch: pytest.
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(os, "mkdir", mkdir)
-    with pytest.raises(EdlCkptError, match="Input/output error"), location_lock(run, "first"):
+    with pytest.raises(EdlCkptError, match="input/output error"), location_lock(run, "first"):
         pass
     assert state.exists() == has_other
 
