@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,8 +21,9 @@ from edl_ckpt.core.sources.companions import is_of_a_host
 from edl_ckpt.core.storage import LocalStore, Location, ObjectStore
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.interface import ListedRow, MarkedStore, flat_listing
 from edl_ckpt.core.storage.links import Identity, led_through
-from edl_ckpt.core.storage.tree import Kind, Tree, TreeEntry
+from edl_ckpt.core.storage.tree import Kind, Tree, TreeEntry, object_tree
 from edl_ckpt.core.storage.walk import entry_of, local_tree
 
 
@@ -69,8 +71,12 @@ class Holdings:
         return hashlib.blake2b(repr(facts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def holdings(store: LocalStore | ObjectStore, version: Version, mounts: frozenset[str]) -> Holdings:
+def holdings(
+    store: LocalStore | ObjectStore, version: Version, mounts: frozenset[str], known: Tree | None = None
+) -> Holdings:
     """Return what goes when a version is deleted: of a link, only the link; `mounts` are all mount points.
+
+    `known` is the tree of its directory on object storage, where it was listed just now.
 
     Raises the error of listing any directory in it.
     """
@@ -78,7 +84,7 @@ def holdings(store: LocalStore | ObjectStore, version: Version, mounts: frozense
         return Holdings(_of_files(version))
     name = version.path.rpartition("/")[2]
     if version.location.local_path is None:
-        return Holdings(store.raw_tree(name))
+        return Holdings(store.raw_tree(name) if known is None else known)
     top = _state_of(version.path)
     if top is None:
         return Holdings({})
@@ -91,6 +97,25 @@ def holdings(store: LocalStore | ObjectStore, version: Version, mounts: frozense
     may_be_one = any(point.endswith(f"/{name}") for point in mounts)
     own = [""] if may_be_one and os.path.realpath(version.path) in mounts else []
     return Holdings(tree, (*own, *mounted), identity)
+
+
+def object_trees(store: MarkedStore, names: Sequence[str]) -> dict[str, Tree]:
+    """Return the trees of directories that are named, from one listing of the location; {} where that has no end soon.
+
+    A tree by itself takes a request. So the listing may take a quarter as many, and a thousand objects come with each.
+    """
+    rows: dict[str, list[ListedRow]] = {name: [] for name in names}
+    token = ""
+    for _ in range(len(names) // 4):
+        page = store.page(token=token)
+        for row in page.rows:
+            mine = rows.get(row[0].partition("/")[0])
+            if mine is not None and "/" in row[0]:
+                mine.append(row)
+        token = page.token
+        if not token:
+            return {name: object_tree(name, flat_listing(store, own, lambda _: True)) for name, own in rows.items()}
+    return {}
 
 
 def _of_files(version: Version) -> dict[str, TreeEntry]:

@@ -6,22 +6,26 @@ the versions that a plan would delete, and of those that it keeps, because a lin
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
-from edl_ckpt.core.base.words import abridged, counted, escaped, size
+from edl_ckpt.core.base.words import abridged, base_name, counted, escaped, size
 from edl_ckpt.core.catalog.pointers import Pointers
-from edl_ckpt.core.commit.deletion.holdings import Holdings, holdings, leads_to, leads_to_by_names
+from edl_ckpt.core.commit.deletion.holdings import Holdings, holdings, leads_to, leads_to_by_names, object_trees
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.prune.retention import Guards, Why
 from edl_ckpt.core.sources.companions import unaccounted
 from edl_ckpt.core.storage import Location, open_store
+from edl_ckpt.core.storage.interface import lists_marks
 from edl_ckpt.core.storage.links import Identity
 from edl_ckpt.core.storage.mounts import mount_points
+from edl_ckpt.core.storage.tree import Tree
 
 _SHOWN: Final = 3
 """So many names are said one by one."""
@@ -85,10 +89,10 @@ class Facts:
         ]
 
     @property
-    def obstacles(self) -> tuple[Mapping[str, object], ...]:
-        """Return what may keep a version from deletion, by their paths: all but how much is in their directories."""
+    def obstacles(self) -> tuple[Facts, Mapping[str, tuple[str, ...]]]:
+        """Return all that may keep a version from deletion: every fact but how much is in a directory."""
         mounts = {path: held.mounts for path, held in self.held.items() if held.mounts}
-        return self.unreadable, mounts, self.unlisted, self.foreign, self.needed, self.named
+        return replace(self, held={}), mounts
 
     def size_bytes(self, version: Version) -> int:
         """Return the bytes of all files that a deletion of a version removes, as far as they are known."""
@@ -139,6 +143,8 @@ class Survey:
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
         self._needs: dict[str, Mapping[Identity, str]] = {}
+        self._listed_together: Mapping[str, Tree] = {}
+        """The trees of directories on object storage that were listed just now, by the paths of their versions."""
 
     def look(self, versions: Iterable[Version], going: Iterable[str], considered: Iterable[str] = ()) -> bool:
         """Learn what matters for a plan that deletes the versions with these paths; say whether other ones may go then.
@@ -161,6 +167,7 @@ class Survey:
         if not unknown:
             return
         workers = REMOTE_WORKERS if any(v.location.local_path is None for v in unknown) else 1
+        self._listed_together = _trees_together(unknown)
         found = list(run_parallel(self._listed, unknown, workers))
         held, unlisted, foreign = dict(facts.held), dict(facts.unlisted), dict(facts.foreign)
         for version, content in zip(unknown, found, strict=True):
@@ -176,7 +183,8 @@ class Survey:
     def _listed(self, version: Version) -> Holdings | EdlCkptError:
         """Return what is in the directory of a version, or why that cannot be said."""
         try:
-            return holdings(open_store(version.location), version, self._mounts)
+            known = self._listed_together.get(version.path)
+            return holdings(open_store(version.location), version, self._mounts, known)
         except EdlCkptError as error:
             return error
 
@@ -219,6 +227,22 @@ class Survey:
             needs = leads_to_by_names(version) if held is None else leads_to(version.location, version, held)
             self._needs[version.path] = needs
         return self._needs[version.path]
+
+
+def _trees_together(versions: Iterable[Version]) -> dict[str, Tree]:
+    """Return the trees of versions on object storage, by their paths, where one listing shows those of many."""
+    found: dict[str, Tree] = {}
+    by_location: defaultdict[Location, list[Version]] = defaultdict(list)
+    for version in versions:
+        if version.location.local_path is None and not version.is_file:
+            by_location[version.location].append(version)
+    for location, some in by_location.items():
+        store = open_store(location)
+        if lists_marks(store):
+            with suppress(EdlCkptError):  # each one is listed by itself then, and says why it cannot be
+                trees = object_trees(store, [base_name(version.path) for version in some])
+                found |= {v.path: trees[base_name(v.path)] for v in some if base_name(v.path) in trees}
+    return found
 
 
 def foreign_in(version: Version, content: Holdings) -> Foreign | None:

@@ -13,8 +13,10 @@ import pytest
 from edl_ckpt.core import Latest, Policy, plan_prune, prune, save_checkpoint
 from edl_ckpt.core.commit.deletion import holdings
 from edl_ckpt.core.operations.prune import facts
-from edl_ckpt.core.storage import beneath, walk
+from edl_ckpt.core.storage import beneath, open_store, walk
+from edl_ckpt.core.storage.interface import lists_marks
 from edl_ckpt.core.storage.mounts import mount_points as mount_points_now
+from s3_fixtures import Bucket
 
 VERSIONS = 12
 
@@ -68,3 +70,21 @@ def test_metadata_is_read_once_and_its_directory_opened_once(run: Path, monkeypa
     assert len(seals) == VERSIONS
     assert set(seals.values()) == {1}
     assert opened["meta-0"] < VERSIONS
+
+
+def test_one_listing_shows_the_trees_of_many_versions_on_s3(
+    run: Path, s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan on S3 lists the directories of all versions together, and finds the same as one request for each."""
+    (run / "version-2" / "notes.txt").write_text("mine")
+    (run / "version-3" / ".git").mkdir()
+    (run / "version-3" / ".git" / "HEAD").write_text("ref")
+    s3.upload(run)
+    store = open_store(s3.url)
+    names = [f"version-{number}" for number in range(1, VERSIONS + 1)]
+    assert lists_marks(store)
+    assert holdings.object_trees(store, names) == {name: store.raw_tree(name) for name in names}
+    assert holdings.object_trees(store, names[:3]) == {}
+    monkeypatch.setattr(type(store), "raw_tree", lambda *_: pytest.fail("a version was listed by itself"))
+    plan = plan_prune([s3.url], Policy((Latest(3),)), now=2e9)
+    assert len(plan.facts.held) >= len(plan.deletions) > 3
