@@ -270,6 +270,8 @@ class Version(Shown):
     """Why its shards are not of one run of a job, as `mixed_runs` says; '' when they are, as far as is known."""
     lacks: tuple[str, ...] = ()
     """What a version of another system than ElasticDL lacks, in words: files, ranks, or the ends of files."""
+    whole_part: str = ""
+    """The system whose part is whole in a version that lacks something, where only names of files say that it does."""
     shapes: Mapping[str, tuple[int, int]] = field(default_factory=dict, hash=False)
     """The rows and the elements of a row of its tables, where names and sizes of files say them."""
     doubts: tuple[str, ...] = ()

@@ -116,6 +116,11 @@ class Facts:
             why[f"named by {escaped(name)}"] = (IGNORE_POINTERS,)
         if version.location in self.unread and not guards.ignore_pointers:
             why[self.unread[version.location]] = (IGNORE_POINTERS,)
+        if version.whole_part and not is_named:
+            why[f"its part of {version.whole_part} is whole, and names alone say that more belongs to it"] = (
+                "--delete",
+                str(version.key),
+            )
         known = self.held.get(path)
         if known is not None and known.mounts:
             places = abridged((escaped(place) or "the directory itself" for place in known.mounts), _SHOWN)

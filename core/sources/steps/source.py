@@ -258,9 +258,16 @@ def _version(listing: FlatListing, step: _FoundStep, claimed: _Claimed) -> Versi
         fault=fault,
         linked=step.entry is not None and step.entry.linked,
         lacks=lacks,
+        whole_part=_whole_part(parts) if lacks else "",
         shapes={name: shape for _, claim in parts for name, shape in claim.shapes.items()},
         unclaimed=tuple(sorted(step.files.keys() - {*claimed.names})),
     )
+
+
+def _whole_part(parts: Sequence[tuple[Format, Claim]]) -> str:
+    """Return the system whose files say that its part is whole, where all that lacks something is known by names."""
+    known = [(form, claim) for form, claim in parts if form.system not in _BY_NAMES]
+    return known[0][0].system if known and not any(claim.lacks for _, claim in known) else ""
 
 
 def _shards(files: Files, claims: Sequence[Claim], ps_num: int) -> tuple[ShardFile, ...]:

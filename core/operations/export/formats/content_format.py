@@ -12,7 +12,7 @@ from functools import partial
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.words import abridged, left_out_items
-from edl_ckpt.core.converting.changes import NO_PLACE, left_out_lines, left_out_of, renamed_by
+from edl_ckpt.core.converting.changes import NO_PLACE, LeftOut, left_out_lines, left_out_of, renamed_by
 from edl_ckpt.core.converting.lacking import check_held
 from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.model.versions import Version
@@ -38,6 +38,7 @@ from edl_ckpt.core.proof.stored_sums import confirm_sums
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.reading.file_texts import file_texts
 from edl_ckpt.core.reading.names import names_like
+from edl_ckpt.core.reading.part_records import records_of
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.steps.file_layout import FileLayout
 from edl_ckpt.core.state.document import json_number
@@ -131,8 +132,22 @@ class ContentFormat(ExportFormat):
                 f"{abridged(map(repr, wrong), 4)}: the format {traits.name} has no {written[wrong[0]]}",
                 hint="nothing was written; choose other names, another format, or for floats --dtype float32",
             )
-        if not traits.takes_limit:
+        if traits.takes_limit:
+            self._note_all_but_the_table(checkpoint)
+        else:
             self._check_variables(checkpoint)
+
+    def _note_all_but_the_table(self, checkpoint: Checkpoint) -> None:
+        """Note variables and items, of which a format of rows has none; whoever names the table has chosen."""
+        if self.request.selection.tables:
+            return
+        reason, records = f"{NO_PLACE}{self.traits.name}", records_of(checkpoint)
+        names = [name for name in checkpoint.variable_names if name not in records]
+        entries = [checkpoint.find_variable(name)[1] for name in names]
+        variables = [LeftOut(entry.name, 0, entry.size_bytes, reason, "variable") for entry in entries]
+        self.left_out = (*variables, *left_out_of(checkpoint, self.traits.name))
+        for line in left_out_lines(self.left_out):
+            self.request.reporter.warn(line)
 
     def _check_variables(self, checkpoint: Checkpoint) -> None:
         """Note the items, which no format of arrays has; UnsupportedError for variables of a dtype that it lacks."""

@@ -495,3 +495,14 @@ def test_files_of_others_with_the_ending_of_an_index_stay(run: Path) -> None:
     assert sorted(ref.rpartition("@")[2] for ref in done.deleted) == ["10", "20"]
     assert (run / "faiss-12.index").exists()
     assert (run / "corpus-7.index").exists()
+
+
+def test_a_name_of_another_system_gives_no_whole_step_away(run: Path) -> None:
+    """A file that is only named like a table of dynamicemb makes a step of torch incomplete, and never deletes it."""
+    (run / "step_10/x_emb_keys.rank_0.world_size_1").write_bytes(b"photos")
+    age(run)
+    plan = plan_of(run, guards=Guards(incomplete=True))
+    assert [entry.state for entry in plan.entries if entry.version == 10] == ["incomplete"]
+    assert going(plan) == [20]
+    assert reasons(plan, 10)[-1].startswith("its part of dcp is whole")
+    assert going(plan_of(run, Policy(), Guards(delete=(10,)))) == [10]

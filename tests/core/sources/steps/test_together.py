@@ -15,6 +15,7 @@ from checkpoints import at
 from edl_ckpt.core import export_version, open_checkpoint, verify_version
 from edl_ckpt.core.model.versions import State
 from foreign import SYSTEMS, assert_rows, copied, step, truth
+from stranger_files import age
 
 
 def test_tables_next_to_dense_files(tmp_path: Path) -> None:
@@ -85,6 +86,7 @@ def test_two_systems_with_one_name(tmp_path: Path, first: str, second: str, dims
         values[system] = np.full((10, dim), 7 + number, np.float32)
         (folder if system != "dcp" else folder.parent).mkdir(parents=True, exist_ok=True)
         WRITERS[system](folder, values[system])
+    age(tmp_path / "run")
     version = at(tmp_path / "run", 1)
     with open_checkpoint(version) as checkpoint:
         for name, system in (("user", first), (f"{second}:user", second)):

@@ -9,7 +9,7 @@ import pytest
 
 from edl_ckpt.cli.commands import export_
 from edl_ckpt.core import save_checkpoint
-from edl_ckpt.core.base.errors import RefusedError, UsageError
+from edl_ckpt.core.base.errors import EdlCkptWarning, RefusedError, UsageError
 from edl_ckpt.core.base.words import FormatName
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export import FORMATS, Selection, export_version, guess_format
@@ -126,3 +126,16 @@ def test_remote_targets() -> None:
     for url in ("memory://exports/version-3/m", "memory://exports/version_3/m"):
         with pytest.raises(RefusedError, match="among checkpoints"):
             open_target(Location(url), npy, is_directory=False, force=True)
+
+
+def test_a_format_of_rows_names_what_it_leaves_out(tmp_path: Path) -> None:
+    """A format of one table names the variables that it leaves out, unless the user has named the table."""
+    table = Table(np.arange(3, dtype=np.int64), np.ones((3, 2), np.float32))
+    run = save_checkpoint(
+        str(tmp_path / "run"), 7, 1, variables={"a": np.ones(2), "b": np.ones(1)}, tables={"t": table}
+    )
+    with pytest.warns(EdlCkptWarning, match=r"left out: a, b \(2 variables; not in csv\)"):
+        result = export_version(run, str(tmp_path / "t.csv"))
+    assert [one.name for one in result.left_out] == ["a", "b"]
+    chosen = export_version(run, str(tmp_path / "u.csv"), selection=Selection(tables=("t",)))
+    assert chosen.left_out == ()
