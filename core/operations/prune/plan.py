@@ -1,7 +1,7 @@
 """Plans of a prune: every version of some locations, with its action and the reasons.
 
-`plan_prune` lists locations and reads headers. `judge_versions` is pure: versions, a policy and a moment in, a plan
-out. A version is kept if a guard or any rule (`retention.py`) keeps it. Planning deletes nothing;
+`plan_prune` lists locations and reads headers. `choose` and `plan_of` are pure: versions, a policy and a moment in, a
+plan out. A version is kept if a guard or any rule (`retention.py`) keeps it. Planning deletes nothing;
 `execute.py` looks again, under the locks, and refuses a stale plan. The policy that is stored with a location counts
 where no rule is given.
 """
@@ -243,10 +243,10 @@ def plan_listed(
         raise
     everything = [v for listing in listings for v in listing.versions]
     survey = Survey(Facts(unreadable).with_pointers(map(pointers_at, listings)))
-    choice = _choose(versions, policy, guards, survey.facts, now)
+    choice = choose(versions, policy, guards, survey.facts, now)
     while survey.look(everything, choice.doomed, choice.considered):
-        choice = _choose(versions, policy, guards, survey.facts, now)
-    plan = _plan_of(choice, policy, guards, survey.facts)
+        choice = choose(versions, policy, guards, survey.facts, now)
+    plan = plan_of(choice, policy, guards, survey.facts)
     unread = bool(errors) or any(listing.unread for listing in listings)
     foreign = ((listing.location, sum(1 for v in listing.versions if v.uuid)) for listing in listings)
     left = "left to Determined, which deletes its own"
@@ -307,25 +307,8 @@ def store_policy(
         write_policy(locked.store, None if policy.is_empty else policy.to_json())
 
 
-def judge_versions(
-    versions: Sequence[Version],
-    policy: Policy,
-    *,
-    guards: Guards = NO_EXCEPTIONS,
-    facts: Facts = NO_FACTS,
-    now: float | None = None,
-) -> PrunePlan:
-    """Return the plan for listed versions under a policy whose modes are settled; reads at most notes on shards.
-
-    `facts` is what is known beyond the listing; `now` as in `plan_prune`. The plan gives all reasons of each version.
-    Raises RefusedError when a version named in `guards.delete` is guarded, NotFoundError when it does not
-    exist, UsageError when there is neither a rule nor an exception that asks for a deletion.
-    """
-    return _plan_of(_choose(versions, policy, guards, facts, now), policy, guards, facts)
-
-
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class Choice:
     """What a policy keeps of some versions, and why the others go: reasons by path, none for one that nothing keeps."""
 
     versions: Sequence[Version]
@@ -345,8 +328,13 @@ class _Choice:
         return [v.path for v in self.versions if self.kept[v.path] and v.shown_state == State.INCOMPLETE]
 
 
-def _choose(versions: Sequence[Version], policy: Policy, guards: Guards, facts: Facts, now: float | None) -> _Choice:
-    """Return what is kept and what goes; errors as `judge_versions`."""
+def choose(versions: Sequence[Version], policy: Policy, guards: Guards, facts: Facts, now: float | None) -> Choice:
+    """Return what is kept and what goes of listed versions, under a policy whose modes are settled.
+
+    `facts` is what is known beyond the listing; `now` as in `plan_prune`. Reads at most notes on shards.
+    Raises RefusedError when a version named in `guards.delete` is guarded, NotFoundError when it does not
+    exist, UsageError when there is neither a rule nor an exception that asks for a deletion.
+    """
     if policy.is_empty and not guards.ask_for_deletion:
         raise UsageError("no retention rule was given")
     versions = prunable(versions)
@@ -373,11 +361,11 @@ def _choose(versions: Sequence[Version], policy: Policy, guards: Guards, facts: 
     going = {v.path: _reason_to_delete(v, guards, facts) for v in versions}
     if policy.max_size_bytes is not None:
         warnings += _fit_budget(policy.max_size_bytes, versions, guards, kept, going)
-    return _Choice(versions, kept, going, unknown, warnings)
+    return Choice(versions, kept, going, unknown, warnings)
 
 
-def _plan_of(choice: _Choice, policy: Policy, guards: Guards, facts: Facts) -> PrunePlan:
-    """Return the plan for a choice, with what is known of the versions that go."""
+def plan_of(choice: Choice, policy: Policy, guards: Guards, facts: Facts) -> PrunePlan:
+    """Return the plan for a choice, with what is known of the versions that go, and all reasons of each version."""
     entries = tuple(
         _entry(v, choice.kept[v.path], choice.going[v.path], facts, whole=is_good(v, facts.unreadable))
         for trial in by_location(choice.versions)

@@ -86,7 +86,6 @@ from edl_ckpt.core.operations.follow.observe import EventKind, Limits, Moment, W
 from edl_ckpt.core.operations.follow.watch import WaitResult, WatchStep, wait_for_version, watch_steps
 from edl_ckpt.core.operations.lookup import Neighbours, find_nearest
 from edl_ckpt.core.operations.prune.execute import PruneResult
-from edl_ckpt.core.operations.prune.plan import judge_versions
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.repair import RepairResult, Replacement
 from edl_ckpt.core.operations.save import Table
@@ -95,6 +94,7 @@ from edl_ckpt.core.operations.verify.newest import NewestGood, PassedOver
 from edl_ckpt.core.sources.systems import systems
 from edl_ckpt.core.storage.facts import Fact, Verdict
 from places import GOLDEN
+from pruning import judge_versions
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -106,12 +106,12 @@ def test_an_interrupted_copy_resumes(keras: Path, tmp_path: Path, monkeypatch: p
     """It waits under its name, `recover` keeps it and says so, and `--drop-copies` discards it."""
     version, out = resolve(f"{keras}@{_NAMES[0]}"), tmp_path / "out"
 
-    def killed(*_: object) -> None:
+    def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     for drop in (False, True):
         with monkeypatch.context() as patch:
-            patch.setattr(execute._Copy, "_prove", killed)
+            patch.setattr(execute, "confirm_sums", killed)
             with pytest.raises(KeyboardInterrupt):
                 copy_versions([version], out)
         stages = os.listdir(out / ".edl-ckpt-0/stage-0")

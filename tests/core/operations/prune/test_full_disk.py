@@ -130,7 +130,7 @@ def test_a_step_goes_with_all_in_it_without_a_new_block(tmp_path: Path, monkeypa
     def no_room(*_: object, **__: object) -> NoReturn:
         raise NoSpaceError("No space left on device", path=str(place))
 
-    monkeypatch.setattr(trash, "_make_entry", no_room)
+    monkeypatch.setattr(trash, "write_record", no_room)
     guards = Guards(delete=(10,), with_foreign=True, everything=True, grace_seconds=0)
     result = prune([place], Policy(()), guards=guards)
     assert result.deleted == (f"{place}@10",)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from random import Random
 
@@ -14,6 +13,7 @@ from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.state.user_cache import remember_in
 from retention_oracle import Place, is_known_as_damaged, kept, make, random_place
 from stranger_files import NOW
+from waiting import settle
 
 
 def made(seed: int, root: Path) -> Place:
@@ -25,7 +25,7 @@ def made(seed: int, root: Path) -> Place:
     for number, step in place.steps.items():
         if step.tagged:
             add_tag(by_number[number], f"tag-{number}")
-    time.sleep(0.06)  # what was found of a file that was written just now is not remembered
+    settle()  # what was found of a file that was written just now is not remembered
     for number, step in place.steps.items():
         if step.is_verified:
             verify_version(by_number[number], level="deep", beside=False)

@@ -12,7 +12,7 @@ from edl_ckpt.core.base.errors import NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.base.words import Mode
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.operations.prune.execute import read_plan, write_plan
-from edl_ckpt.core.operations.prune.plan import PrunePlan, judge_versions
+from edl_ckpt.core.operations.prune.plan import PrunePlan
 from edl_ckpt.core.operations.prune.retention import (
     Best,
     EverySteps,
@@ -30,6 +30,7 @@ from edl_ckpt.core.sources.elasticdl.names import ELASTICDL
 from edl_ckpt.core.storage import Location
 from places import DATA
 from policy_cases import NOW, facts_of, guards_of, versions_of
+from pruning import judge_versions
 
 CASES = sorted((DATA / "policies").glob("*.json"))
 
