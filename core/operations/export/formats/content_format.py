@@ -132,15 +132,13 @@ class ContentFormat(ExportFormat):
                 f"{abridged(map(repr, wrong), 4)}: the format {traits.name} has no {written[wrong[0]]}",
                 hint="nothing was written; choose other names, another format, or for floats --dtype float32",
             )
-        if traits.takes_limit:
+        if traits.takes_limit and len(tables) == 1 and not selection.tables:
             self._note_all_but_the_table(checkpoint)
-        else:
+        elif not traits.takes_limit:
             self._check_variables(checkpoint)
 
     def _note_all_but_the_table(self, checkpoint: Checkpoint) -> None:
-        """Note variables and items, of which a format of rows has none; whoever names the table has chosen."""
-        if self.request.selection.tables:
-            return
+        """Note variables and items, of which a format of rows has none; whoever names the table has chosen it."""
         reason, records = f"{NO_PLACE}{self.traits.name}", records_of(checkpoint)
         names = [name for name in checkpoint.variable_names if name not in records]
         entries = [checkpoint.find_variable(name)[1] for name in names]
