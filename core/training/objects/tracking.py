@@ -191,8 +191,15 @@ def is_iterator(value: object) -> bool:
     return hasattr(value, "__next__") and hasattr(value, "_serialize_to_tensors") and is_of(value, "tensorflow")
 
 
+def _is_symbolic(value: object) -> bool:
+    """Say whether a value only stands for tensors in a graph of Keras (`keras.KerasTensor`): it has no content."""
+    return type(value).__name__ == "KerasTensor" and is_of(value, "keras", "tf_keras")
+
+
 def is_leaf(value: object) -> bool:
     """Say whether a value is saved by itself: an array, a table, or the state of an object as a whole."""
+    if _is_symbolic(value):
+        return False
     return is_table(value) or is_stateful(value) or (is_array(value) and not isinstance(value, Trackable))
 
 
@@ -206,6 +213,8 @@ def is_node(value: object) -> bool:
     if isinstance(value, Trackable | dict | list | tuple):
         return True
     if isinstance(value, _OPAQUE) or type(value).__module__ == "builtins":  # functions, generators, frames and the like
+        return False
+    if _is_symbolic(value):
         return False
     return hasattr(value, "__dict__") or any(_slots_of(type(value)))
 
