@@ -216,7 +216,7 @@ def test_a_stopped_command_says_how_to_go_on(command: str, how: str, place: Path
         "import edl_ckpt.core.operations.prune.execute as p, edl_ckpt.core.operations.importing as i\n"
         "import edl_ckpt.core.operations.reshard.execute as e\n"
         "p._execute = stop; e.execute_reshard = stop; i.import_checkpoint = i.import_arrays = stop\n"
-        "import edl_ckpt.core.operations.export as x; x.export_version = stop\n"
+        "import edl_ckpt.core.operations.export as x; x.run_export = stop\n"
         "from edl_ckpt.cli.app import main; main(sys.argv[1:])\n"
     )
     done = subprocess.run(

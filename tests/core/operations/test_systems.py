@@ -70,6 +70,11 @@ def copy_versions(versions: Sequence[Version], target: str) -> CopyResult:
     return execute_copy(plan_copy(versions, target))
 
 
+def without_record(place: Path) -> dict[str, bytes]:
+    """Return the files of a location but for TensorFlow's record of the newest one, which a copy writes."""
+    return {name: data for name, data in tree(place).items() if name != "checkpoint"}
+
+
 def check_whole(place: str | Path, *wanted: int) -> None:
     """Assert that a location has these versions, and that a deep verification finds nothing wrong with them."""
     versions = list_versions(str(place)).versions
@@ -86,7 +91,7 @@ def test_copy(tmp_path: Path, make: Make) -> None:
     set_note(at(run, 10), "first")
     versions = list_versions(str(run)).versions
     assert not any(copied.skipped for copied in copy_versions(versions, str(tmp_path / "other")).copied)
-    assert tree(tmp_path / "other") == tree(run)
+    assert without_record(tmp_path / "other") == tree(run)
     check_whole(tmp_path / "other", 10, 20, 30)
     copied = at(tmp_path / "other", 20)
     assert (copied.tags, copied.metrics, bool(copied.fingerprint)) == (("good",), {"auc": 0.5}, True)
@@ -100,10 +105,11 @@ def test_copy_to_s3_and_back(tmp_path: Path, make: Make, s3: Bucket) -> None:
     run = make(tmp_path / "run")
     copy_versions([at(run, 30)], s3.url)
     files = [r.key for r in s3.proxy.requests if r.operation in {"put", "complete"} and "/.edl-ckpt-0/" not in r.key]
-    assert files[-1].endswith((".metadata", ".index"))
+    assert [key for key in files if not key.endswith("/checkpoint")][-1].endswith((".metadata", ".index"))
     check_whole(s3.url, 30)
     copy_versions([at(s3.url, 30)], str(tmp_path / "back"))
-    assert tree(tmp_path / "back") == {name: data for name, data in tree(run).items() if "30" in name.partition("/")[0]}
+    only_30 = {name: data for name, data in tree(run).items() if "30" in name.partition("/")[0]}
+    assert without_record(tmp_path / "back") == only_30
     check_whole(tmp_path / "back", 30)
 
 
@@ -277,7 +283,7 @@ def test_unlistable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "scandir", scanned)
     assert [v.state for v in list_versions(str(run)).versions] == [State.UNREADABLE, State.COMPLETE, State.COMPLETE]
     assert prune(run) == [f"{run}@20"]
-    with pytest.raises(EdlCkptError, match="Input/output error"):
+    with pytest.raises(EdlCkptError, match="input/output error"):
         copy_versions([at(run, 10)], str(tmp_path / "other"))
     monkeypatch.setattr(os, "scandir", scandir)
     check_whole(run, 10, 30)
