@@ -96,6 +96,18 @@ class StagedOutput:
         """Move the output into its place; with `force`, an old one stays visible until the new one replaces it."""
         if self._is_directory:
             flush_path(self.path)
+        with storage_errors(self._folder):
+            folder = os.open(
+                self._folder, os.O_RDONLY | os.O_CLOEXEC
+            )  # now: once the output is visible, none may be free
+        try:
+            self._put_in_place()
+            with storage_errors(self._folder):
+                os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _put_in_place(self) -> None:
         with COMMIT:
             if not self._force or not is_there(self.target):
                 rename_new(self.path, self.target)
@@ -105,7 +117,6 @@ class StagedOutput:
                     self._keep_access()
                     self._replace()
             self._is_published = True
-        flush_path(self._folder)
 
     def retract(self, but: StagedOutput) -> None:
         """Remove what was published, unless another one was too, or it has replaced an older output."""
