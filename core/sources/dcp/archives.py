@@ -96,6 +96,7 @@ class _Archive:
         if (mark, locator) != (b"PK\6\6", b"PK\6\7") or start + size != end:
             raise self._error("its zip does not end as it must", max(end, 0))
         data, position = self._read(start, size), 0
+        archive: bytes | None = None
         while position < size:
             if size - position < _ENTRY.size or data[position : position + 4] != b"PK\1\2":
                 raise self._error("the directory of its zip is damaged", start + position)
@@ -109,7 +110,11 @@ class _Archive:
                 raise self._error(f"the directory of its zip says that {name!r} is compressed", start + begin)
             if method or packed != length:
                 raise UnsupportedError(f"its zip has a compressed member: {name!r}")
-            yield name.partition(b"/")[2], (crc, length, header)
+            folder, _, inner = name.partition(b"/")
+            if archive not in {None, folder}:  # torch takes the name of the first one, and misses this member
+                raise self._error(f"the directory of its zip has another name of its archive: {name!r}", start + begin)
+            archive = folder
+            yield inner, (crc, length, header)
 
     def _long(self, extra: bytes, numbers: list[int]) -> list[int]:
         """Return the numbers of an entry; of these, in this order, its extra field has those that need 64 bits."""

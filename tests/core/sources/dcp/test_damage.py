@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_ckpt.core import open_checkpoint
+from edl_ckpt.core import open_checkpoint, verify_version
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.sources.dcp import format as dcp
 from edl_ckpt.core.sources.dcp import metadata
@@ -84,6 +84,19 @@ def test_damaged_items_are_typed_errors(step: Path, tmp_path: Path) -> None:
             path.write_bytes(changed)
             assert not isinstance(try_step(copy), BY_BYTES)  # the reader itself says what is wrong
         path.write_bytes(data)
+
+
+def test_a_member_of_another_archive(tmp_path: Path) -> None:
+    """A flipped bit in the directory of an item, in the archive of one member, is damage: torch does not find it."""
+    copy = Path(shutil.copytree(SAVED / "dtensor/step_1", tmp_path / "step_1"))
+    path = copy / "__0_0.distcp"
+    data = bytearray(path.read_bytes())
+    at = data.index(b"data/0", data.index(b"PK\1\2"))
+    data[at - 2] ^= 1
+    path.write_bytes(data)
+    result = verify_version(f"{tmp_path}@1", level="deep")
+    assert not result.ok
+    assert any("another name of its archive" in finding.message for finding in result.findings)
 
 
 @pytest.mark.slow
