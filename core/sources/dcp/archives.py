@@ -12,7 +12,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.packing import near
@@ -69,12 +69,22 @@ def in_c_order(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> b
     return True
 
 
+class _Member(NamedTuple):
+    """A member of a zip: the name of the archive before its own, its checksum, its size, and where its header is."""
+
+    archive: bytes
+    crc: int
+    size_bytes: int
+    header: int
+
+
 class _Archive:
     """An item, of which the begin and the end were read."""
 
     def __init__(self, reader: RangeReader, item: Item, head: bytes, tail: bytes) -> None:
         self._reader, self._start, self._head, self._tail = reader, item.start, head, tail
         self._size = item.end - item.start
+        self._archive: bytes | None = None
         self._members = dict(self._directory())
 
     def _error(self, message: str, offset: int = 0) -> CorruptError:
@@ -89,14 +99,13 @@ class _Archive:
         tail = offset - (self._size - len(self._tail))
         return self._tail[tail : tail + size] if tail >= 0 else self._reader.read(self._start + offset, size)
 
-    def _directory(self) -> Iterator[tuple[bytes, tuple[int, int, int]]]:
-        """Yield the members: their names without that of the archive, their checksums, sizes and headers."""
+    def _directory(self) -> Iterator[tuple[bytes, _Member]]:
+        """Yield the members, by their names without that of the archive."""
         end = self._size - _END.size
         mark, size, start, locator = _END.unpack(self._read(end, _END.size))
         if (mark, locator) != (b"PK\6\6", b"PK\6\7") or start + size != end:
             raise self._error("its zip does not end as it must", max(end, 0))
         data, position = self._read(start, size), 0
-        archive: bytes | None = None
         while position < size:
             if size - position < _ENTRY.size or data[position : position + 4] != b"PK\1\2":
                 raise self._error("the directory of its zip is damaged", start + position)
@@ -111,10 +120,8 @@ class _Archive:
             if method or packed != length:
                 raise UnsupportedError(f"its zip has a compressed member: {name!r}")
             folder, _, inner = name.partition(b"/")
-            if archive not in {None, folder}:  # torch takes the name of the first one, and misses this member
-                raise self._error(f"the directory of its zip has another name of its archive: {name!r}", start + begin)
-            archive = folder
-            yield inner, (crc, length, header)
+            self._archive = folder if self._archive is None else self._archive
+            yield inner, _Member(folder, crc, length, header)
 
     def _long(self, extra: bytes, numbers: list[int]) -> list[int]:
         """Return the numbers of an entry; of these, in this order, its extra field has those that need 64 bits."""
@@ -129,7 +136,9 @@ class _Archive:
         """Return where a member begins and ends in the item, and its checksum."""
         if name not in self._members:
             raise self._error(f"its zip has no {name.decode(errors='replace')}")
-        crc, length, header = self._members[name]
+        folder, crc, length, header = self._members[name]
+        if folder != self._archive:  # torch takes the name of the first member's, and misses this one
+            raise self._error(f"its zip has {name.decode(errors='replace')} under another name of its archive", header)
         mark, named, extra = _LOCAL.unpack(self._read(header, _LOCAL.size))
         inside = self._read(header + _LOCAL.size, named)
         start = header + _LOCAL.size + named + extra

@@ -96,7 +96,7 @@ def test_a_member_of_another_archive(tmp_path: Path) -> None:
     path.write_bytes(data)
     result = verify_version(f"{tmp_path}@1", level="deep")
     assert not result.ok
-    assert any("another name of its archive" in finding.message for finding in result.findings)
+    assert any("under another name of its archive" in finding.message for finding in result.findings)
 
 
 @pytest.mark.slow
