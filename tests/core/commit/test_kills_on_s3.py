@@ -156,14 +156,16 @@ def try_kill(s3: Bucket, tmp_path: Path, row: Row, n: int, new: Mapping[str, byt
             recover(s3.url.removesuffix("run") + place)
     if s3.open_uploads() and not row.resumes:
         yield f"uploads are left: {s3.open_uploads()}"
-    yield from judge_recovered(s3, old, new)
+    yield from judge_recovered(s3, row, old, new)
     yield from judge_again(s3, row, words, new)
 
 
-def judge_recovered(s3: Bucket, old: Mapping[str, bytes], new: Mapping[str, bytes]) -> Iterator[str]:
-    """Yield what is not as it must be after `recover`."""
+def judge_recovered(s3: Bucket, row: Row, old: Mapping[str, bytes], new: Mapping[str, bytes]) -> Iterator[str]:
+    """Yield what is not as it must be after `recover`; of what resumes, the file that makes it whole comes last."""
     now = content(s3)
-    if now not in (old, new):
+    begun = {key: data for key, data in new.items() if key in now and not key.endswith("/.metadata")}
+    is_resumed = row.resumes and now == {**old, **begun}
+    if now not in (old, new) and not is_resumed:
         yield f"neither the old version nor the new one: {sorted(set(now) ^ set(new))[:6]}"
 
 
