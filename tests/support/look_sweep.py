@@ -14,20 +14,19 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from errno import EACCES, EIO, ENOENT, ESTALE
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from edl_ckpt.core import execute_copy, plan_copy
 from edl_ckpt.core.storage.faults import Fault
 from raw_trees import raw_tree
-from shim_sweep import ERROR, OFF, Ended, ShimPoint, forked, print_sweep
+from shim_sweep import ERROR, OFF, Ended, ShimPoint, forked, print_sweep, try_points
 from zoo import BASES, GUESTS, settle, step_of
 
 OLDER, NEWER = 5, 6
@@ -197,17 +196,7 @@ def sweep(chosen: Sequence[str], sample: int, part: tuple[int, int]) -> Iterator
         for number, name in enumerate(chosen or names()):
             look = prepared(name, Path(base) / str(number))
             points = points_of(look)[part[0] :: part[1]]
-            if sample:
-                points = random.Random(name).sample(points, min(sample, len(points)))
-            wrong: dict[str, list[str]] = {}
-            met = 0
-            for point in points:
-                fired, problems = disturb(look, point)
-                met += fired
-                if problems:
-                    wrong[str(point)] = problems
-            calls = Counter(point.call for point in points)
-            yield {"command": name, "points": len(points), "met": met, "calls": calls, "wrong": wrong}
+            yield try_points(name, points, sample, partial(disturb, look), lambda point: point.call)
 
 
 if __name__ == "__main__":

@@ -44,8 +44,9 @@ from errno import (
     EXDEV,
     errorcode,
 )
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from edl_ckpt.cli import app
 from edl_ckpt.core.storage.faults import Fault
@@ -53,6 +54,7 @@ from fault_sweep import Point, Trial, environment, judge_next, judge_state, prep
 from sweep_commands import COMMANDS, Command, prepare_run
 from sweep_state import State, snapshot
 
+Tried = TypeVar("Tried")
 OFF, ERROR, DONE, SHORT, KILLED, STOPPED = range(6)
 MODES = {ERROR: "", DONE: "done, ", SHORT: "short", KILLED: "killed", STOPPED: "stopped"}
 FAULTS: Mapping[str, tuple[tuple[int, int], ...]] = {
@@ -344,17 +346,37 @@ def sweep(names: Sequence[str], sample: int, part: tuple[int, int]) -> Iterator[
     with tempfile.TemporaryDirectory() as base:
         for trial, usual in _trials(names, Path(base)):
             points = points_of(trial, trial.template.with_name("count"))[part[0] :: part[1]]
-            if sample:
-                points = random.Random(trial.command.name).sample(points, min(sample, len(points)))
-            wrong: dict[str, list[str]] = {}
-            met = 0
-            for point in points:
-                fired, problems = disturb(trial, point, usual)
-                met += fired
-                if problems:
-                    wrong[str(point)] = problems
-            calls = Counter(point.call for point in points)
-            yield {"command": trial.command.name, "points": len(points), "met": met, "calls": calls, "wrong": wrong}
+            yield try_points(
+                trial.command.name, points, sample, partial(_disturbed, trial, usual), lambda point: point.call
+            )
+
+
+def _call(point: ShimPoint) -> str:
+    return point.call
+
+
+def _disturbed(trial: Trial, usual: Ended | None, point: ShimPoint) -> tuple[bool, list[str]]:
+    return disturb(trial, point, usual)
+
+
+def try_points(
+    name: str,
+    points: Sequence[Tried],
+    sample: int,
+    disturb: Callable[[Tried], tuple[bool, list[str]]],
+    call: Callable[[Tried], str],
+    shown: Callable[[Tried], str] = str,
+) -> dict[str, Any]:
+    """Try the points of a command, `sample` of them or all with 0; return counts by call, and what was wrong."""
+    chosen = random.Random(name).sample(points, min(sample, len(points))) if sample else points
+    wrong: dict[str, list[str]] = {}
+    met = 0
+    for point in chosen:
+        fired, problems = disturb(point)
+        met += fired
+        if problems:
+            wrong[shown(point)] = problems
+    return {"command": name, "points": len(chosen), "met": met, "calls": Counter(map(call, chosen)), "wrong": wrong}
 
 
 def print_sweep(description: str, sweep: Callable[[Sequence[str], int, tuple[int, int]], Iterator[object]]) -> None:

@@ -9,17 +9,16 @@ there at the end, at its place, or in the trash with a warning; also after `reco
 
 from __future__ import annotations
 
-import random
 import signal
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from fault_sweep import run_here
 from raw_trees import raw_tree
-from shim_sweep import OFF, STOPPED, Ended, ShimPoint, forked, print_sweep
+from shim_sweep import OFF, STOPPED, Ended, ShimPoint, forked, print_sweep, try_points
 from sweep_state import EXPORTS
 from writer_rows import NEWER, ROWS, STEP, Writer
 from writer_sweep import Trial, copy_of, prepared
@@ -117,23 +116,21 @@ def _judge_saved(path: Path, work: Path, ended: Ended, when: str) -> Iterator[st
     yield f"{when}{path.relative_to(work)} is gone; it ended with {ended.code}: {ended.err[-300:]}"
 
 
+def _disturbed(trial: Trial, point: tuple[ShimPoint, str]) -> tuple[bool, list[str]]:
+    return disturb(trial, *point)
+
+
+def _shown(tried: tuple[ShimPoint, str]) -> str:
+    return f"{tried[0]} {tried[1]}"
+
+
 def sweep(names: Sequence[str], sample: int, part: tuple[int, int]) -> Iterator[dict[str, Any]]:
     """Yield how many points of each command were tried, by call, and what was wrong; `sample` 0 tries all."""
     with tempfile.TemporaryDirectory() as base:
         for number, name in enumerate(names or NAMES):
             trial = prepared(ROWS[name], Path(base) / str(number))
             points = points_of(trial, Path(base).resolve() / str(number) / "count")[part[0] :: part[1]]
-            if sample:
-                points = random.Random(name).sample(points, min(sample, len(points)))
-            wrong: dict[str, list[str]] = {}
-            met = 0
-            for point, change in points:
-                fired, problems = disturb(trial, point, change)
-                met += fired
-                if problems:
-                    wrong[f"{point} {change}"] = problems
-            calls = Counter(point.call for point, _ in points)
-            yield {"command": name, "points": len(points), "met": met, "calls": calls, "wrong": wrong}
+            yield try_points(name, points, sample, partial(_disturbed, trial), lambda tried: tried[0].call, _shown)
 
 
 if __name__ == "__main__":

@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from errno import EACCES, EINTR, EIO, ENOSPC, ESTALE, EXDEV
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -34,7 +33,7 @@ from edl_ckpt.core.state.paths import is_verdicts
 from edl_ckpt.core.storage.faults import Fault
 from fault_sweep import run_here
 from raw_trees import RawEntry, raw_tree
-from shim_sweep import DONE, ERROR, KILLED, OFF, SHORT, Ended, ShimPoint, forked, print_sweep
+from shim_sweep import DONE, ERROR, KILLED, OFF, SHORT, Ended, ShimPoint, forked, print_sweep, try_points
 from sweep_state import leftovers
 from writer_rows import PLACES, ROWS, Writer
 
@@ -307,17 +306,7 @@ def sweep(names: Sequence[str], sample: int, part: tuple[int, int]) -> Iterator[
         for number, name in enumerate(names or ROWS):
             trial = prepared(ROWS[name], Path(base) / str(number))
             points = points_of(trial, Path(base).resolve() / str(number) / "count")[part[0] :: part[1]]
-            if sample:
-                points = random.Random(name).sample(points, min(sample, len(points)))
-            wrong: dict[str, list[str]] = {}
-            met = 0
-            for point in points:
-                fired, problems = disturb(trial, point)
-                met += fired
-                if problems:
-                    wrong[str(point)] = problems
-            calls = Counter(point.call for point in points)
-            yield {"command": name, "points": len(points), "met": met, "calls": calls, "wrong": wrong}
+            yield try_points(name, points, sample, partial(disturb, trial), lambda point: point.call)
 
 
 if __name__ == "__main__":
