@@ -1,4 +1,4 @@
-"""The program as a process: its streams, its signals and its end. `--version` is fast: it imports no typer."""
+"""The program as a process: streams, signals and end. `--version` and `--help` import no typer, so they are fast."""
 
 from __future__ import annotations
 
@@ -88,6 +88,12 @@ def _open_streams() -> None:
 
 def run(arguments: list[str]) -> NoReturn:
     """Run one command, and raise SystemExit with its exit code."""
+    if arguments in [["--help"], ["-h"]]:
+        from edl_ckpt.cli.manual.front import front_page
+        from edl_ckpt.cli.manual.terminal import drawn
+
+        print(drawn(front_page()), flush=True)
+        raise SystemExit(0)
     from edl_ckpt.cli.options.program import run
 
     run(arguments)

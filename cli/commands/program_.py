@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 from edl_ckpt.cli import __version__
 from edl_ckpt.cli.manual.marks import LISTS, declared
-from edl_ckpt.cli.manual.parsing import drawn
+from edl_ckpt.cli.manual.terminal import drawn
 from edl_ckpt.cli.options.common import argument, flag
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.output import Output

@@ -172,7 +172,8 @@ def panel_of(command: str, flag: str) -> str:
     return _OF_COMMAND.get(command, {}).get(option) or _BY_OPTION.get(option, OTHER)
 
 
-def _topic(name: str, text: Mapping[str, Any]) -> ManualPage:
+def page_of_text(name: str, text: Mapping[str, Any], *, is_topic: bool = False) -> ManualPage:
+    """Return the page that a file of texts has: `topics.toml`, or `front.json`."""
     blocks = tuple(
         Block(
             block["heading"],
@@ -182,7 +183,14 @@ def _topic(name: str, text: Mapping[str, Any]) -> ManualPage:
         )
         for block in text["blocks"]
     )
-    return ManualPage(name, text["summary"], "", tuple(text.get("description", ())), blocks, is_topic=True)
+    return ManualPage(
+        name,
+        text["summary"],
+        text.get("usage", ""),
+        tuple(text.get("description", ())),
+        blocks,
+        is_topic=is_topic,
+    )
 
 
 @cache
@@ -199,7 +207,7 @@ def synonyms() -> Mapping[str, str]:
 
 def topics() -> Mapping[str, ManualPage]:
     """Return the pages of the topics of `edl-ckpt help TOPIC`."""
-    return {name: _topic(name, text) for name, text in _texts().items() if name != "words"}
+    return {name: page_of_text(name, text, is_topic=True) for name, text in _texts().items() if name != "words"}
 
 
 Parser = Callable[[str], Any]

@@ -7,20 +7,18 @@ command.
 from __future__ import annotations
 
 import inspect
-import os
-import shutil
-import sys
 import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TextIO
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from edl_ckpt.cli.catalogue import function_of
-from edl_ckpt.cli.terminal.window import uses_colour
+from edl_ckpt.cli.manual.terminal import drawn
+from edl_ckpt.cli.terminal.truths import TRUTHS
 
 
 class HelpCommand(TyperCommand):
@@ -79,25 +77,6 @@ def command_of(context: Any) -> str:
     return str(context.command_path).partition(" ")[2]
 
 
-def drawn(page: Any, stream: TextIO | None = None) -> str:
-    """Return a page for a stream, by default stdout: as wide as the window, and in colour if the stream has colours."""
-    from edl_ckpt.cli.manual.terminal import draw
-
-    no_color = "--no-color" in sys.argv or is_set("EDL_CKPT_NO_COLOR")
-    width = shutil.get_terminal_size((80, 24)).columns
-    return draw(page, width=width, colour=uses_colour(stream or sys.stdout, no_color=no_color))
-
-
-_TRUTHS: Final = dict.fromkeys(["1", "true", "t", "yes", "y", "on"], True) | dict.fromkeys(
-    ["0", "false", "f", "no", "n", "off", ""], False
-)
-
-
-def is_set(variable: str) -> bool:
-    """Say whether a variable of the environment sets a flag."""
-    return _TRUTHS.get(os.environ.get(variable, "").strip().lower(), False)
-
-
 @dataclass(frozen=True, slots=True)
 class Taken:
     """What a parameter takes: texts, numbers (`int`, `float`) or truths (`bool`), and the least and greatest number."""
@@ -114,7 +93,7 @@ class Taken:
     def value_of(self, word: Any) -> Any:
         """Return a word as a value; ValueError says what is wrong with it."""
         try:
-            value = _TRUTHS[str(word).strip().lower()] if self.type is bool else self.type(word)
+            value = TRUTHS[str(word).strip().lower()] if self.type is bool else self.type(word)
         except (KeyError, ValueError):
             raise ValueError(f"{word!r} is not {self.words}{', 1 or 0' * (self.type is bool)}") from None
         if fault := self.fault(value):

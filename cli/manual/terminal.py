@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import textwrap
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, TextIO
 
 from edl_ckpt.cli.manual.pages import Block, ManualPage, Row
-from edl_ckpt.cli.terminal.window import painted
+from edl_ckpt.cli.terminal.truths import is_set
+from edl_ckpt.cli.terminal.window import painted, uses_colour
 
 _WIDEST: Final = 110
 """Longer lines of text are hard to read."""
+_USUAL: Final = 80
+"""The columns of a window that does not say how many it has."""
 _NARROW: Final = 60
 """Below this, a term stands above its text."""
 _TERM: Final = 30
@@ -20,6 +25,23 @@ _GAP: Final = 2
 _GLUE: Final = "\u00a0"
 """Stands for a blank at which no line is broken."""
 _CODE: Final = re.compile(r"`([^`]+)`")
+
+
+def drawn(page: ManualPage, stream: TextIO | None = None) -> str:
+    """Return a page for a stream, by default stdout: as wide as the window, and in colour if the stream has colours."""
+    no_color = "--no-color" in sys.argv or is_set("EDL_CKPT_NO_COLOR")
+    return draw(page, width=_columns(), colour=uses_colour(stream or sys.stdout, no_color=no_color))
+
+
+def _columns() -> int:
+    """Return the columns of the window, by COLUMNS or stdout, as `shutil` does; its import is slow."""
+    named = os.environ.get("COLUMNS", "")
+    if named.isdecimal() and int(named):
+        return int(named)
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or _USUAL if sys.__stdout__ else _USUAL
+    except (OSError, ValueError):
+        return _USUAL
 
 
 def draw(page: ManualPage, *, width: int, colour: bool = False) -> str:

@@ -388,7 +388,7 @@ def _parse_toml(path: str) -> tuple[dict[str, Any], TomlKey]:
 
 def error_exit(error: EdlCkptError, argv: list[str], *, json: bool = False) -> int:
     """Report an error before a command began as the command would, and return the exit code."""
-    from edl_ckpt.cli.manual.parsing import is_set
+    from edl_ckpt.cli.terminal.truths import is_set
 
     no_color = "--no-color" in argv or is_set("EDL_CKPT_NO_COLOR")
     out = Output(json=json or "--json" in argv or is_set("EDL_CKPT_JSON"), no_color=no_color)

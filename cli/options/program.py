@@ -10,7 +10,8 @@ import typer.main
 
 from edl_ckpt.cli import __version__
 from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, SECTIONS, function_of
-from edl_ckpt.cli.manual.parsing import HelpCommand, HelpGroup, command_of, drawn
+from edl_ckpt.cli.manual.parsing import HelpCommand, HelpGroup, command_of
+from edl_ckpt.cli.manual.terminal import drawn
 from edl_ckpt.cli.options.config import config_files, error_exit, named_config, read_config
 from edl_ckpt.cli.options.usage import explained, is_refusal, plain_call
 from edl_ckpt.cli.terminal.output import AlreadyReported, Output
@@ -66,11 +67,6 @@ def parser(only: str | None = None) -> Any:
 
 def run(arguments: list[str]) -> NoReturn:
     """Run one command, and raise SystemExit with its exit code."""
-    if arguments in [["--help"], ["-h"]]:
-        from edl_ckpt.cli.manual.pages import root  # for it, no command needs to be built
-
-        print(drawn(root()), flush=True)
-        raise SystemExit(0)
     defaults: dict[str, dict[str, Any]] = {}
     configured = None
     try:

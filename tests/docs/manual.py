@@ -1,6 +1,7 @@
 """Make the man pages in `docs/man/`, the reference in `docs/reference/` and the JSON Schemas in `docs/schemas/`.
 
-And the table of commands that completion needs, in `cli/completion/`, the public names of the engine for type checkers,
+And the table of commands that completion needs, in `cli/completion/`, the page that `--help` shows, in `cli/manual/`,
+the public names of the engine for type checkers,
 `core/__init__.pyi`, and the reference in the navigation of the site, `mkdocs.yml`.
 
 python tests/docs/manual.py             compare; the exit code is 1 when a file is out of date
@@ -32,7 +33,22 @@ def files() -> dict[str, str]:
     """Return the text of every generated file, by its path below the top of the repository."""
     pages = list(every(parser))
     made = {**_man_pages(pages), **_reference(pages), **_schemas(), **_completion(), "core/__init__.pyi": _door()}
-    return {**made, _SITE: _navigation(pages)}
+    return {**made, "cli/manual/front.json": _front(pages[0]), _SITE: _navigation(pages)}
+
+
+def _front(page: ManualPage) -> str:
+    """Return the page of the program as data; a row of it has no notes."""
+    blocks = [
+        {
+            "heading": block.heading,
+            "paragraphs": block.paragraphs,
+            "rows": [(row.term, row.text) for row in block.rows],
+            "lines": block.lines,
+        }
+        for block in page.blocks
+    ]
+    about = {"summary": page.summary, "usage": page.usage, "description": page.description}
+    return json.dumps({**about, "blocks": blocks}, indent=1, ensure_ascii=False) + "\n"
 
 
 def _door() -> str:
@@ -111,6 +127,7 @@ def stale() -> list[str]:
             "docs/reference/*",
             "docs/schemas/*",
             "cli/completion/*.json",
+            "cli/manual/*.json",
             "cli/render/*.json",
             "core/*.pyi",
             _SITE,

@@ -312,8 +312,12 @@ HEAVY = {"numpy", "fsspec", "google.protobuf", "rich.table", "s3fs"}
 
 
 def test_imports() -> None:
-    """`--version` imports no typer; help and `list --json` none of the heavy libraries."""
+    """`--version` and `--help` import no typer; other help and `list --json` none of the heavy libraries."""
     assert "typer" not in imported("--version")
+    for flag in ("-h", "--help"):
+        modules = imported(flag)
+        assert "typer" not in modules
+        assert not [name for name in modules if name.startswith(("edl_ckpt.cli.commands", "edl_ckpt.cli.options"))]
     for command in ("", "prune", "tag", "tag add"):
         modules = imported(*command.split(), "--help")
         assert not HEAVY & modules

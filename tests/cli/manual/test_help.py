@@ -24,8 +24,9 @@ import manual
 import roff
 from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, SECTIONS, function_of
 from edl_ckpt.cli.commands.demo_ import make_checkpoints
-from edl_ckpt.cli.manual import marks, parsing, terminal
-from edl_ckpt.cli.manual.pages import ORDER, OTHER, Block, ManualPage, every, topics
+from edl_ckpt.cli.manual import marks, terminal
+from edl_ckpt.cli.manual.front import front_page
+from edl_ckpt.cli.manual.pages import ORDER, OTHER, Block, ManualPage, every, root, topics
 from edl_ckpt.cli.options.program import parser, run
 from edl_ckpt.cli.terminal.window import painted, uses_colour
 from places import GOLDEN, TOP
@@ -77,6 +78,18 @@ def test_root_help_shows_the_groups() -> None:
     assert headings == [*SECTIONS, "Topics", "Options", "Exit codes", "Examples"]
 
 
+def test_the_front_page_is_that_of_the_commands() -> None:
+    """`--help` shows a page that was made before: it is the one that the commands would make now."""
+    assert front_page() == root()
+
+
+@pytest.mark.parametrize(("columns", "width"), [("64", 64), ("0", 80), ("-3", 80), ("wide", 80)])
+def test_the_page_is_as_wide_as_columns_say(columns: str, width: int) -> None:
+    """COLUMNS is the width of the help where it is a number above 0; without a terminal, 80 is the other."""
+    lines = edl("--help", COLUMNS=columns).stdout.splitlines()
+    assert "\n".join(lines) == terminal.draw(root(), width=width)
+
+
 def test_each_way_to_the_help() -> None:
     """`--help`, `-h` and `help` print the same, of the program, a group and a command; `help` knows topics too."""
     for ways in ("--help|-h|help", "tag --help|help tag", "tag add -h|help tag add"):
@@ -119,7 +132,7 @@ def test_colours_change_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
     for value, shines in (("0", True), ("1", False)):
         monkeypatch.setenv("FORCE_COLOR", "1")
         monkeypatch.setenv("EDL_CKPT_NO_COLOR", value)
-        assert ("\x1b" in parsing.drawn(topics()["env"])) == shines
+        assert ("\x1b" in terminal.drawn(topics()["env"])) == shines
         monkeypatch.delenv("FORCE_COLOR")
         monkeypatch.delenv("EDL_CKPT_NO_COLOR")
     assert "\x1b" not in edl("lst", "--no-color", FORCE_COLOR="1").stderr
