@@ -44,6 +44,8 @@ ITEM_COLUMNS: Final = (
 )
 
 
+_TODAY: Final = "v4"
+"""The generation of ElasticDL's format that needs no word: all others are older."""
 _MEASURES: Final = {"min": "minimum", "max": "maximum", "mean": "mean", "std": "std", "L2": "l2"}
 """The measures of a tensor in a line, by their short names."""
 
@@ -98,7 +100,9 @@ def about(summary: CheckpointSummary) -> str:
     """Return what the headers of a version say, in a line."""
     kind = title_of(summary.system)
     if summary.system == ELASTICDL:
-        kind = f"generation {summary.generation or 'unknown'}, {summary.layout} layout"
+        kind = f"{summary.layout} layout"
+        if summary.generation != _TODAY:
+            kind = f"generation {summary.generation or 'unknown'}, {kind}"
     shards = shards_of(summary.system, summary.ps_num or len(summary.shards))
     return f"{shards}, {words.size(summary.size_bytes)}, {text.count(summary.parameters, 'parameter')}, {kind}"
 
@@ -112,7 +116,7 @@ def table_cells(table: TableSummary, *, alone: bool = False) -> list[Any]:
         table.dtype or "-",
         words.size(table.size_bytes),
         table.initializer if table.initializer is not None else "(no info)",
-        Histogram(table.rows_per_shard),
+        Histogram(table.rows_per_shard if len(table.rows_per_shard) > 1 else ()),
     ]
 
 

@@ -64,7 +64,9 @@ def document(listings: Sequence[Listing]) -> dict[str, Any]:
 
 
 def _none(listing: Listing) -> str:
-    return f"no checkpoint among the first {listing.bound:,} names" if listing.bound else "no checkpoint"
+    if listing.bound:
+        return f"no checkpoint among the first {listing.bound:,} names"
+    return f"no checkpoint; {listing.entries}"
 
 
 def keys_of(version: Version) -> dict[str, Any]:
@@ -236,7 +238,8 @@ def warnings(listing: Listing) -> Iterator[str]:
         yield f"{version.ref}: {counts}, and restore a part ({lacks})"
     crash = listed_crashes(listing)
     if crash:
-        yield f"{listing.location}: ElasticDL's scan of the whole location crashes on {words.abridged(crash, _SOME)}"
+        stops = words.abridged(crash, _SOME)
+        yield f"{listing.location}: ElasticDL cannot start from this directory: it stops at {stops}"
     for name, number in mistaken(listing):
         yield f"{listing.location}: ElasticDL takes {name!r} for version {number}; edl-ckpt does not"
 

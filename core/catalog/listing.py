@@ -587,7 +587,7 @@ def _not_found(listing: Listing, message: str, wanted: int | None = None) -> Not
     else:
         known = ", ".join(str(key) for key in keys[-8:])
         more = "... " if len(keys) > 8 else ""
-        hint = f"versions there: {more}{known}" if known else "is this a checkpoint_dir?"
+        hint = f"versions there: {more}{known}" if known else listing.wrong_place_hint
         if listing.bound:
             return NotFoundError(listing.none_here, path=listing.location.url, hint=listing.way_on)
     return NotFoundError(message, path=listing.location.url, hint=hint)

@@ -154,6 +154,8 @@ MISSING_LISTED: Final = 1000
 """So many missing shards are listed one by one. A file's name may claim any number of shards; it is not a size."""
 _LACKS: Final = 3
 _LACK: Final = 160
+_NAMES: Final = 4
+"""So many names of a location without versions are in a message."""
 """So much of what a version lacks is said, and so many characters of each."""
 _REFERABLE: Final = re.compile(r"(?!(?:latest|verified|best|best:.*)\Z)[^@/]+", re.DOTALL).fullmatch
 """Names that a reference can have behind '@' without meaning something else."""
@@ -578,6 +580,19 @@ class Listing(Shown):
         """Return what to do where the look did not go to the end; '' where it did."""
         place = f"{self.location.url.rstrip('/')}/NAME"
         return f"name the directory in which the versions are, such as {escaped(place)}" if self.bound else ""
+
+    @property
+    def entries(self) -> str:
+        """Return in words which names are in a location without versions; it is empty, or perhaps the wrong one."""
+        if self.bound:
+            return ""
+        names = (escaped(entry.name) for entry in self.foreign)
+        return f"it contains {abridged(names, _NAMES)}" if self.foreign else "it is empty"
+
+    @property
+    def wrong_place_hint(self) -> str:
+        """Return the hint of an error that found no version here: is this the right directory, with these names?"""
+        return self.way_on or f"is this the right directory? {self.entries}"
 
     @property
     def unread(self) -> bool:

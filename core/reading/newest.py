@@ -49,7 +49,7 @@ def latest(location: LocationLike, *, reporter: Reporter = WARNINGS) -> Version:
         if settled or attempt == _LISTINGS - 1:
             break
     if not versions:
-        raise NotFoundError(listing.none_here, path=str(location), hint=listing.way_on or "is this a checkpoint_dir?")
+        raise NotFoundError(listing.none_here, path=str(location), hint=listing.wrong_place_hint)
     if newest is None:
         raise none_readable((f"version {v.version}: {faults[v.path]}" for v in reversed(versions)), str(location))
     for version in reversed(versions):

@@ -50,7 +50,7 @@ _KINDS: Final = (
             " gives hint host id initializer judged_with kept lacks latest layout left left_out location message metric"
             " mixture name note origin output path place platform policy problems purpose python reasons ref restored"
             " rules script slice slot subject system table tag tags title to uuid value variable warnings what why"
-            " suspect words would"
+            " suspect torch_location words would"
         ),
     ),
     (
@@ -68,8 +68,8 @@ _KINDS: Final = (
             " interrupted_copies least_bytes left_out_bytes memory_bytes missing missing_count nan of_elements"
             " offset open_bytes other_bytes overflowed parameters parts peak_memory_bytes pid ps_id ps_num"
             " removed resumed_bytes rows rows_per_shard sampled seed shape shard shards shards_read size_bytes"
-            " spilled_bytes state_bytes step tables task_bytes tasks threads to_ps total_versions unchanged value_bytes"
-            " values_read variables version versions zeros"
+            " spilled_bytes state_bytes step tables task_bytes tasks threads to_ps torch_steps total_versions unchanged"
+            " value_bytes values_read variables version versions zeros"
         ),
     ),
     (INTEGER, "elasticdl_version ids steps_without_version versions_without_metrics"),
@@ -297,7 +297,10 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
         event=one_of("new-version", "shard-arrived", "complete", "stalled", "corrupt", "sealed", "deleted"),
         shard=record("ps_id path size_bytes"),
     ),
-    "demo": record("location ps_num versions* commands*", commands=record("arguments* exit_code document")),
+    "demo": record(
+        "location ps_num versions* torch_location torch_steps* commands*",
+        commands=record("arguments* exit_code document"),
+    ),
     "undo": record("location restored*"),
     "recover": record("location done* kept* left* (would*)"),
     "repair": record(

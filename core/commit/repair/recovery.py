@@ -219,7 +219,7 @@ def _check_location(location: Location, repair: DiskRepair | ObjectRepair, may_b
         raise UsageError("is one version's directory", path=location.url, hint="name the directory it is in")
     if not is_known and not may_be_empty():
         why = "no checkpoint here; nothing was written"
-        raise NotFoundError(why, path=location.url, hint="is this a checkpoint_dir?")
+        raise NotFoundError(why, path=location.url, hint="is this the right directory?")
 
 
 def settle_first(location: Location, *, reporter: Reporter = WARNINGS) -> None:

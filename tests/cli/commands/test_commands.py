@@ -289,9 +289,11 @@ def test_demo(tmp_path: Path) -> None:
     """`demo` makes a real checkpoint_dir, shows every command with its output, and refuses a directory in use."""
     done = edl("demo", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr
+    assert done.stderr.count("warning: ") == 1
+    assert "warning: edl-ckpt-demo-torch@300 is passed over: damaged: " in done.stderr
     for command in ("list", "inspect", "verify", "reshard"):
         assert f"$ edl-ckpt {command} " in done.stdout
+    assert "$ edl-ckpt verify edl-ckpt-demo-torch --newest --deep\nedl-ckpt-demo-torch/step_200: " in done.stdout
     assert "missing-shard" in done.stdout
     assert "0.78*" in done.stdout
     assert "tag serving" in done.stdout

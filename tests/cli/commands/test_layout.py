@@ -199,7 +199,7 @@ def test_warnings_where_the_scan_crashes(tmp_path: Path) -> None:
     assert edl("list", tmp_path / "run").stderr == ""
     assert document("verify", tmp_path / "run")["findings"] == []
     save_as(tmp_path / "run", "elasticdl", 20)
-    assert "crashes on version_10, version_9" in edl("list", tmp_path / "run").stderr
+    assert "stops at version_10, version_9" in edl("list", tmp_path / "run").stderr
     findings = document("verify", f"{tmp_path / 'run'}@20")["findings"]
     assert [(f["severity"], f["code"], f["subject"]) for f in findings] == [
         ("warning", "scan-crash", "version_10"),
@@ -233,7 +233,7 @@ def test_model_v_as_a_directory(tmp_path: Path) -> None:
     save_as(run, None, 20)
     assert names(run) == ["model_v20", "model_v3", "model_v9"]
     save_as(run, "elasticdl", 30)
-    assert "crashes on model_v20, model_v3, model_v9" in edl("list", run).stderr
+    assert "stops at model_v20, model_v3, model_v9" in edl("list", run).stderr
 
 
 def test_hint_for_a_single_file(tmp_path: Path) -> None:

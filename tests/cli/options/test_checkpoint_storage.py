@@ -78,7 +78,7 @@ def test_names(nas: Path, tmp_path: Path) -> None:
     run(tmp_path, "metrics", "remove", "cold/a@latest", "auc")
     run(tmp_path, "copy", f"{nas}/ctr@10", "cold/b")
     assert numbers(tmp_path / "cold/b") == [10]
-    assert run(tmp_path, "list")[0] == ".  no checkpoint\n"  # a name is no default
+    assert run(tmp_path, "list")[0] == ".  no checkpoint; it is empty\n"  # a name is no default
     (tmp_path / "here/cold").mkdir()
     assert "write ./cold for what is here" in run(tmp_path, "list", "cold/a", code=2)[1]
     run(tmp_path, "list", "./cold")

@@ -80,7 +80,9 @@ def test_a_file_in_a_version_is_named_for_the_whole_location(tmp_path: Path) -> 
         ("scan-crash", "version-20/notes.txt", "warning")
     ]
     assert "the whole location" in findings[0]["message"]
-    assert "ElasticDL's scan of the whole location crashes on version-20/notes.txt" in edl("list", tmp_path).stderr
+    assert (
+        "ElasticDL cannot start from this directory: it stops at version-20/notes.txt" in edl("list", tmp_path).stderr
+    )
     (tmp_path / "version-20" / "notes.txt").unlink()
     assert document("verify", tmp_path, "--all")["ok"]
     assert edl("list", tmp_path).stderr == ""
