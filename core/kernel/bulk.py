@@ -44,9 +44,9 @@ CUT_SHORT: Final = "a varint is cut short"
 MAX_OWNERS: Final = 1 << 16
 """Owners are uint16."""
 LIMBS: Final = 8
-"""Signed 16-bit numbers in the key of a row; see `fingerprint.py`."""
+"""Signed 16-bit numbers in the key of a row; see docs/fingerprint.md."""
 CHUNK_BYTES: Final = 4096
-"""A row is sketched in chunks of this many bytes; see `fingerprint.py`."""
+"""A row is sketched in chunks of this many bytes; see docs/fingerprint.md."""
 LEAST_RADIX: Final = 1 << 14  # fewer ids are sorted before the digits of a radix sort are counted
 NUMPY_SORTS_VECTORS: Final = int(np.__version__.partition(".")[0]) >= 2
 """With AVX2, numpy 2 sorts as fast as the kernel, and with AVX-512 twice as fast; numpy 1 takes ten times as long."""
@@ -410,19 +410,28 @@ def new_sketch(row_bytes: int) -> U32:
 def sketch_rows(sketch: U32, ids: I64, values: U8, *, first_chunk: int = 0) -> None:
     """Add rows uint8 [n, row_bytes] with their ids int64 [n] to a sketch, in place.
 
-    The definition is in `fingerprint.py`. `first_chunk` is the number of the chunk that `values` begin with, for
+    docs/fingerprint.md has the definition. `first_chunk` is the number of the chunk that `values` begin with, for
     a row that comes piece by piece. Raises ValueError when ids and rows are not as many, or the sketch is too narrow.
     """
     for chunk in range(max(1, -(-values.shape[1] // CHUNK_BYTES))):
         salt = (first_chunk + chunk) * CHUNK_STEP & _MASK64
-        start, stop = chunk * CHUNK_BYTES, min((chunk + 1) * CHUNK_BYTES, values.shape[1])
-        if kernel is not None and stop > start:
-            kernel.sketch(sketch, ids, values, values.shape[1], start, stop - start, salt)
-        else:
-            _check_sketch(sketch, ids, values, stop - start)
-            for row in range(0, len(ids), _ROWS_AT_ONCE):
-                some = slice(row, row + _ROWS_AT_ONCE)
-                _sketch(sketch, ids[some], values[some, start:stop], salt)
+        start = chunk * CHUNK_BYTES
+        sketch_columns(sketch, ids, values, start, min(CHUNK_BYTES, values.shape[1] - start), salt)
+
+
+def sketch_columns(sketch: U32, ids: I64, values: U8, start: int, size: int, salt: int = 0) -> None:
+    """Add bytes [start, start + size) of rows uint8 [n, row_bytes], at most a chunk, to a sketch, in place.
+
+    They are the first columns of the sketch. The key of a row is that of its id and the chunk whose number times
+    `CHUNK_STEP` is `salt`; the ids may have that added already. Errors as `sketch_rows`.
+    """
+    if kernel is not None and size > 0:
+        kernel.sketch(sketch, ids, values, values.shape[1], start, size, salt)
+        return
+    _check_sketch(sketch, ids, values, size)
+    for row in range(0, len(ids), _ROWS_AT_ONCE):
+        some = slice(row, row + _ROWS_AT_ONCE)
+        _sketch(sketch, ids[some], values[some, start : start + size], salt)
 
 
 def sketch_alone(values: U8) -> U32:
@@ -463,7 +472,7 @@ KEY_CONSTANTS: Final = (
 
 
 def row_keys(ids: I64, salt: int) -> npt.NDArray[np.int16]:
-    """Return the keys of rows, int16 [n, 8]: see `fingerprint.py`."""
+    """Return the keys of rows, int16 [n, 8]: see docs/fingerprint.md."""
     add, first, second, add_more, third = KEY_CONSTANTS
     keys = np.empty((len(ids), 2), np.uint64)
     shifted = np.empty(len(ids), np.uint64)

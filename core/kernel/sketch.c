@@ -1,7 +1,7 @@
 /* The sketch of the fingerprint. */
 #include "kernel.h"
 
-/* Compute the eight 16-bit limbs of the key of a row (fingerprint.py). */
+/* Compute the eight 16-bit limbs of the key of a row (docs/fingerprint.md). */
 static void row_key(uint64_t id, uint64_t salt, int16_t key[LIMBS])
 {
     uint64_t words[2];

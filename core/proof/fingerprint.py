@@ -1,41 +1,10 @@
-r"""A fingerprint of the content of a checkpoint: the same for any shard count, row order and wire generation.
+"""A fingerprint of the content of a checkpoint: the same for any shard count, row order and wire generation.
 
-It proves that a reshard, a copy or an export lost nothing. It is specified here, so that anybody can compute it
-again. All integers are little-endian; arithmetic on words is modulo 2**64; lp(b) is int64(len(b)) + b.
+It proves that a reshard, a copy or an export lost nothing. docs/fingerprint.md specifies it, so that anybody can
+compute it again, and has the test vectors to which this module is held.
 
-**Key of a row.** For an id (int64, taken as a 64-bit word) and a chunk number c, from 0:
-
-    w  = (id + c * 0x9E3779B97F4A7C15 + 0x9FB21C651E98DF25) * 0xBF58476D1CE4E5B9
-    w ^= w >> 32;  w *= 0x94D049BB133111EB;  w ^= w >> 29                     -> k0
-    w  = (w + 0xD6E8FEB86659FD93) * 0xA0761D6478BD642F;  w ^= w >> 32         -> k1
-
-The 16 bytes k0 k1 are eight signed 16-bit numbers A[0..7].
-
-**Sketch.** The bytes of a row are cut into chunks of 4096; a chunk is read as signed 16-bit numbers x[0..], a last
-odd byte as the low half of one. With J the columns of the widest chunk, the sketch is uint32 [8, J + 1], modulo 2**32:
-
-    S[m, j] = sum over rows and chunks of A[m] * x[j]        S[m, J] = sum over rows and chunks of A[m]
-
-A row of no bytes has one chunk of no columns. A dense variable is one row with id 0.
-
-**Digest.** BLAKE2b of 32 bytes over b"edl-ckpt fingerprint 1\n", then, names in the order of their UTF-8 bytes,
-
-    b"D" lp(name) lp(dtype) lp(shape as int64s) lp(S)                                       each dense variable
-    b"T" lp(name) lp(initializer) int64(dim) int64(rows) lp(dtype) lp(S)                    each table
-
-with numpy's dtype names; a table without rows has dtype "" and an empty S. Written `edl1:` and 64 hex digits.
-
-**What tables cannot hold.** Variables of a dtype that no table has, such as float8 and complex, and items (texts,
-values of Python, resources), are not in that digest. Where a checkpoint has any, `+` and 32 hex digits follow: BLAKE2b
-of 16 bytes over b"edl-ckpt others 1\n" and their records, as those of dense variables. An item is bytes as its system
-stores them, and its dtype is what it is, such as "value" or "string".
-
-**What it shows.** A changed bit of one value always changes S, since no key is zero; the same for an id, a name, a
-dtype, a shape, a dim or an initializer, through the digest. Any other fixed difference of two contents stays undetected
-only if eight independent 16-bit equations between keys hold, about 1 in 2**128. The sum is linear, so rows may come
-in any order and from any number of workers. It is a proof against faults, not a signature: whoever can choose the
-values can construct two contents with one fingerprint. Rows with the same id count only by their sum; `verify` reports
-such a checkpoint as an error in any case.
+A row is multiplied by a key of its id, and the products are summed modulo 2**32 (`bulk.sketch_rows`). The sum is
+linear, so rows may come in any order and from any number of workers.
 """
 
 from __future__ import annotations
@@ -53,7 +22,8 @@ import numpy as np
 from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.base.words import counted, describe
 from edl_ckpt.core.kernel import bulk, routing
-from edl_ckpt.core.model.tables import ShardIndex, TableEntry, TableInfo
+from edl_ckpt.core.model.dtypes import DType
+from edl_ckpt.core.model.tables import ShardIndex, TableInfo
 from edl_ckpt.core.reading.reader import Checkpoint
 
 PREFIX: Final = "edl1:"
@@ -88,7 +58,9 @@ class _TableForm:
     """What is known of a table so far; its dim and its dtype are those of the first info and of the first rows."""
 
     info: TableInfo | None = None
-    filled: TableEntry | None = None
+    dim: int = 0
+    dtype: str = ""
+    """Of its first rows; '' where it has none so far."""
     rows: int = 0
 
 
@@ -135,19 +107,30 @@ class Forms:
     def add(self, shard: ShardIndex) -> None:
         """Add what a shard says."""
         for variable in shard.variables:
-            if variable.name in self._without:
-                continue
-            self._variables[variable.name] = variable.dtype.name, variable.shape
-            if not variable.dtype.is_ours:
-                self._others.add(variable.name)
+            if variable.name not in self._without:
+                self.add_variable(variable.name, variable.dtype, variable.shape)
         for name, info in {info.name: info for info in shard.infos}.items():
             form = self._tables.setdefault(name, _TableForm())
             form.info = form.info or info
         for entry in shard.tables:
-            form = self._tables.setdefault(entry.name, _TableForm())
-            form.rows += entry.rows
-            if form.filled is None and entry.dtype:
-                form.filled = entry
+            self._add_rows(entry.name, entry.dim, entry.rows, entry.dtype.name if entry.dtype else "")
+
+    def add_variable(self, name: str, dtype: DType, shape: tuple[int, ...]) -> None:
+        """Add a variable, or an item, of a dtype and a shape."""
+        self._variables[name] = dtype.name, shape
+        if not dtype.is_ours:
+            self._others.add(name)
+
+    def add_table(self, name: str, *, dim: int, rows: int, dtype: DType, initializer: str = "") -> None:
+        """Add a table: all its rows, each of `dim` elements."""
+        self._tables.setdefault(name, _TableForm()).info = TableInfo(name, dim, initializer)
+        self._add_rows(name, dim, rows, dtype.name if rows else "")
+
+    def _add_rows(self, name: str, dim: int, rows: int, dtype: str) -> None:
+        form = self._tables.setdefault(name, _TableForm())
+        form.rows += rows
+        if not form.dtype and dtype:
+            form.dim, form.dtype = dim, dtype
 
     def fingerprint(self, sketch: ContentSketch) -> Fingerprint:
         """Return the fingerprint of all shards from the sketch of all their values."""
@@ -192,13 +175,11 @@ def _dense_form(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 
 def _table_record(name: str, form: _TableForm, sketch: bulk.U32 | None) -> bytes:
-    info, filled = form.info, form.filled
-    dtype = filled.dtype.name if filled and filled.dtype else ""
-    stored_dim = filled.dim if filled else 0
-    dim = info.dim if info else stored_dim
+    info = form.info
+    dim = info.dim if info else form.dim
     sums = b"" if sketch is None else sketch.astype("<u4").tobytes()
     head = b"T" + _lp(name_bytes(name)) + _lp(name_bytes(info.initializer) if info else b"")
-    return head + struct.pack("<qq", dim, form.rows) + _lp(dtype.encode()) + _lp(sums)
+    return head + struct.pack("<qq", dim, form.rows) + _lp(form.dtype.encode()) + _lp(sums)
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The fingerprint in plain Python, from its definition in fingerprint.py: shares no code with the engine it judges."""
+"""The fingerprint in plain Python, by docs/fingerprint.md: shares no code with the engine it judges."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oracle import Model
 
 
 def slow_key(identifier: int, chunk: int) -> list[int]:
-    """The key of a row, from the definition in fingerprint.py, in plain Python."""
+    """The key of a row, from the definition on docs/fingerprint.md, in plain Python."""
     mask = 2**64 - 1
     word = (identifier + chunk * 0x9E3779B97F4A7C15 + 0x9FB21C651E98DF25) * 0xBF58476D1CE4E5B9 & mask
     word ^= word >> 32
@@ -23,7 +23,7 @@ def slow_key(identifier: int, chunk: int) -> list[int]:
 
 
 def slow_sketch(rows: dict[int, bytes], width: int) -> list[list[int]]:
-    """The sketch, from the definition in fingerprint.py, in plain Python."""
+    """The sketch, from the definition on docs/fingerprint.md, in plain Python."""
     columns = (min(width, 4096) + 1) // 2
     sums = [[0] * (columns + 1) for _ in range(8)]
     for identifier, data in rows.items():
@@ -38,7 +38,7 @@ def slow_sketch(rows: dict[int, bytes], width: int) -> list[list[int]]:
 
 
 def slow_fingerprint(model: Model) -> str:
-    """What the docstring of fingerprint.py says, step by step."""
+    """What docs/fingerprint.md says, step by step."""
 
     def lp(data: bytes) -> bytes:
         return struct.pack("<q", len(data)) + data

@@ -131,7 +131,7 @@ def test_order_of_many(either_kernel: str) -> None:
 
 @pytest.mark.parametrize("width", [0, 1, 2, 3, 4, 31, 32, 33, 64, 100, 4095, 4096, 4097, 8200])
 def test_sketch_is_its_definition(either_kernel: str, width: int) -> None:
-    """The fast sketch equals the definition in fingerprint.py, for every kind of row width."""
+    """The fast sketch equals the definition on docs/fingerprint.md, for every kind of row width."""
     random = np.random.default_rng(width)
     ids = np.array([0, -1, 2**63 - 1, *random.integers(-(2**63), 2**63 - 1, 4)], np.int64)
     values = random.integers(0, 256, (len(ids), width)).astype(np.uint8)

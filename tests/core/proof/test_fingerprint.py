@@ -28,7 +28,7 @@ def fingerprint(location: Path, model: Model, ps_num: int = 2) -> str:
 @examples(20)
 @given(models())
 def test_is_its_definition(tmp_path_factory: pytest.TempPathFactory, either_kernel: str, model: Model) -> None:
-    """The engine's fingerprint is the one that its docstring defines."""
+    """The engine's fingerprint is the one that docs/fingerprint.md defines."""
     assert fingerprint(tmp_path_factory.mktemp("definition"), model) == slow_fingerprint(model)
 
 
