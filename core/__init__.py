@@ -42,9 +42,9 @@ _HOMES: Final = {
     "sources.systems": "System systems",
     "sources.elasticdl.placement": "row_owners variable_owner",
     "operations.annotate": (
-        "add_tag import_metrics read_series remove_metadata remove_metrics remove_tag set_metadata "
-        "set_metrics set_modes set_note"
+        "add_tag remove_metadata remove_metrics remove_tag set_metadata set_metrics set_modes set_note"
     ),
+    "operations.metric_series": "import_metrics read_series",
     "converting.changes": "Changes LeftOut",
     "operations.convert": "ConvertResult convert_version strip_versions",
     "operations.copy.execute": "CopyResult execute_copy",
@@ -52,12 +52,14 @@ _HOMES: Final = {
     "operations.repair": "RepairResult repair_version",
     "operations.diff": "NamePairs diff_versions read_pairs",
     "operations.diff.results": "DiffResult",
-    "operations.examine": "LocationUsage StorageReport examine_storage measure_usage",
+    "operations.examine": "StorageReport examine_storage",
+    "operations.usage": "LocationUsage measure_usage",
     "operations.export": "ExportResult Selection export_version",
     "operations.follow.observe": "Clock EventKind WatchEvent",
     "operations.follow.watch": "WaitResult checkpoints_iterator wait_for_version watch_location",
     "operations.importing": "ImportResult NameMap import_arrays import_checkpoint read_map",
-    "operations.lookup": "Lookup TensorStats first_rows look_up sample_rows slice_table slice_variable tensor_stats",
+    "operations.lookup": "Lookup first_rows look_up sample_rows slice_table slice_variable",
+    "operations.statistics": "TensorStats tensor_stats",
     "operations.prune.execute": "PruneResult execute_prune prune remove_own_shard",
     "operations.prune.plan": "PruneEntry PrunePlan plan_prune read_policy store_policy",
     "operations.prune.retention": "Best EverySteps ExperimentBest Guards Latest Policy Rule Tagged Within determined",
@@ -69,7 +71,8 @@ _HOMES: Final = {
     "moving.part_plan": "ReshardSettings settings_for",
     "operations.save": "Table save_checkpoint",
     "operations.summary": "CheckpointSummary summarize",
-    "operations.undo": "undo unlock",
+    "operations.undo": "undo",
+    "operations.unlock": "unlock",
     "operations.verify.check": "VerifyRun seal_version verify_and_seal verify_version verify_versions",
     "operations.verify.findings": "Finding ValueSample VerifyResult",
     "base.progress": "SILENT Progress Reporter",

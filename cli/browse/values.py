@@ -17,7 +17,8 @@ from edl_ckpt.cli.browse.page import BACK, CANCEL, COPY, HELP, OPEN, QUIT, REFRE
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Bar, Cell, Column
 from edl_ckpt.core.base import words
-from edl_ckpt.core.operations.lookup import Lookup, TensorStats, sample_rows, tensor_stats
+from edl_ckpt.core.operations.lookup import Lookup, sample_rows
+from edl_ckpt.core.operations.statistics import TensorStats, tensor_stats
 from edl_ckpt.core.reading.pages import Page as RowsRead
 from edl_ckpt.core.reading.pages import TablePages
 

@@ -21,8 +21,8 @@ def du_command(
     from edl_ckpt.cli.render import du as render
     from edl_ckpt.core.catalog.files import directory_alone, named_step
     from edl_ckpt.core.catalog.listing import list_versions
-    from edl_ckpt.core.operations.examine import measure_usage
     from edl_ckpt.core.operations.summary import summarize
+    from edl_ckpt.core.operations.usage import measure_usage
     from edl_ckpt.core.reading.reader import open_checkpoint
 
     parsed = parsed_ref(ref, out)

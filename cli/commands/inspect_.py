@@ -10,7 +10,7 @@ from edl_ckpt.cli.options.common import Every, Ref, flag, looked_at, option, sho
 from edl_ckpt.cli.terminal.output import Output
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.lookup import TensorStats
+    from edl_ckpt.core.operations.statistics import TensorStats
 
 
 @declared("inspect run@100", "inspect run@100 --table user_embedding --stats", exits=READS, rows=True)
@@ -40,7 +40,7 @@ def inspect_command(
         names, tables = [v.name for v in summary.variables], [t.name for t in summary.tables]
         found: Sequence[TensorStats] = ()
         if stats:
-            from edl_ckpt.core.operations.lookup import tensor_stats
+            from edl_ckpt.core.operations.statistics import tensor_stats
 
             found = tensor_stats(checkpoint, variables=names, tables=tables, reporter=out)
         out.detail(f"read {checkpoint.bytes_read} bytes of {version.size_bytes}")

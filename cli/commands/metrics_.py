@@ -76,7 +76,7 @@ def metrics_import_command(
     """
     from edl_ckpt.cli.render import recorded as render
     from edl_ckpt.core.catalog.listing import list_versions
-    from edl_ckpt.core.operations.annotate import import_metrics, match_series, read_series
+    from edl_ckpt.core.operations.metric_series import import_metrics, match_series, read_series
 
     where = out.location(location)
     series = read_series(source, kind)

@@ -67,7 +67,7 @@ def _known_work(where: Location, out: Output) -> Unfinished | None:
 
 def _agree(where: Location, found: Unfinished | None, *, drop_copies: bool, asks: bool, out: Output) -> None:
     """Ask for what `recover` would do, and remove the lock of a holder that is dead, or may be."""
-    from edl_ckpt.core.operations.undo import unlock
+    from edl_ckpt.core.operations.unlock import unlock
 
     steps = _steps(found, drop_copies=drop_copies) if found is not None else []
     if asks and steps:

@@ -34,7 +34,7 @@ def unlock_command(
     Other commands take over a stale lock by themselves: at once if its process died on this host, otherwise after ten
     minutes. This command does it earlier. It refuses while the lock holder is, or may be, alive.
     """
-    from edl_ckpt.core.operations.undo import unlock
+    from edl_ckpt.core.operations.unlock import unlock
     from edl_ckpt.core.state.blocked import format_holder
 
     where = out.location(location)

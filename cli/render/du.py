@@ -9,7 +9,7 @@ from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import document_of, picked
 from edl_ckpt.cli.terminal.tables import Bar, Column, Lines, Table, head, styled
 from edl_ckpt.core.base import words
-from edl_ckpt.core.operations.examine import LocationUsage
+from edl_ckpt.core.operations.usage import LocationUsage
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.summary import CheckpointSummary

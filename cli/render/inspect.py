@@ -15,7 +15,7 @@ from edl_ckpt.core.base import words
 from edl_ckpt.core.sources.systems import ELASTICDL, shards_of, title_of
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.lookup import TensorStats
+    from edl_ckpt.core.operations.statistics import TensorStats
     from edl_ckpt.core.operations.summary import CheckpointSummary, TableSummary, VariableSummary
     from edl_ckpt.core.reading.loss import Loss
 

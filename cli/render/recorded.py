@@ -16,7 +16,7 @@ from edl_ckpt.core.model.versions import Listing, Version
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edl_ckpt.core.operations.annotate import ImportPlan
+    from edl_ckpt.core.operations.metric_series import ImportPlan
 
 
 _SOME = 8

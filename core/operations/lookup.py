@@ -4,17 +4,14 @@ The first rows of a table, its ids, and a sample of them show what is there with
 
 A row with id i lies in shard `i % ps_num`, so a lookup reads only the headers of that shard, its ids and the row.
 Rows that lie less than a page apart are read at once.
-
-At the end: statistics of the values of each tensor, in one pass and bounded memory, which `inspect --stats` shows.
 """
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -24,8 +21,6 @@ from edl_ckpt.core.base.arrays import Ids, as_ids
 from edl_ckpt.core.base.errors import CorruptError, IncompleteError, UnsupportedError, UsageError
 from edl_ckpt.core.base.memory import check_memory
 from edl_ckpt.core.base.numbers import whole_number
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import abridged, counted, describe, escaped
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.kernel.bulk import I64
@@ -38,7 +33,6 @@ from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.reading.aliases import own_name
 from edl_ckpt.core.reading.blocks import as_dtype, id_blocks
 from edl_ckpt.core.reading.loss import NOTHING, Loss, open_rest
-from edl_ckpt.core.reading.pieces import dense_at, read_dense
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.reading.sampling import sample_table
 from edl_ckpt.core.reading.slices import Axis, Index, choose, memory_bytes, parse_index, read_chosen, result_shape
@@ -341,144 +335,3 @@ def _unit(rows: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
         length = np.sqrt((vectors * vectors).sum(axis=1, keepdims=True))
         unit: npt.NDArray[np.float64] = np.where(length > 0, vectors / length, np.nan)
     return unit
-
-
-_BINS: Final = 4096
-_SHOWN_BINS: Final = 24
-
-
-@dataclass(frozen=True, slots=True)
-class TensorStats:
-    """Statistics of one variable or table.
-
-    Minimum, maximum, mean, standard deviation and L2 norm are over the finite values: None without any, and infinite
-    or NaN where a sum exceeds float64. `histogram` counts the finite values between consecutive `edges`, so there is
-    one edge more than counts.
-    """
-
-    name: str
-    kind: str
-    elements: int
-    minimum: float | None
-    maximum: float | None
-    mean: float | None
-    std: float | None
-    l2: float | None
-    zeros: int
-    nan: int
-    inf: int
-    histogram: tuple[int, ...]
-    edges: tuple[float, ...]
-
-    def __repr__(self) -> str:
-        return describe("TensorStats", f"{self.kind} {escaped(self.name)}", counted(self.elements, "element"))
-
-
-@dataclass(slots=True)
-class Moments:
-    """Sums over batches. When values exceed the range of the histogram, it doubles and bins are merged in pairs."""
-
-    elements: int = 0
-    finite: int = 0
-    zeros: int = 0
-    nan: int = 0
-    minimum: float = math.inf
-    maximum: float = -math.inf
-    mean: float = 0.0
-    squares: float = 0.0
-    """The sum of squared distances from the mean, updated batch by batch (Chan, Golub and LeVeque)."""
-    reach: float = 0.0
-    bins: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(_BINS, np.int64))
-
-    @np.errstate(all="ignore")  # signalling NaNs, and sums that exceed float64
-    def add(self, values: npt.NDArray[np.generic]) -> None:
-        """Add a batch of any shape."""
-        flat = values.reshape(-1).astype(np.float64)
-        good = flat[np.isfinite(flat)]
-        self.elements += len(flat)
-        self.nan += int(np.count_nonzero(np.isnan(flat)))
-        self.zeros += int(np.count_nonzero(flat == 0))
-        if not len(good):
-            return
-        mean = float(good.mean())
-        delta, total = mean - self.mean, self.finite + len(good)
-        self.squares += float(((good - mean) ** 2).sum()) + delta * delta * self.finite * len(good) / total
-        self.mean += delta * len(good) / total
-        self.finite = total
-        self.minimum = min(self.minimum, float(good.min()))
-        self.maximum = max(self.maximum, float(good.max()))
-        self._bin(good)
-
-    def _bin(self, values: npt.NDArray[np.float64]) -> None:
-        largest = float(np.abs(values).max())
-        if self.reach == 0.0:
-            self.reach = _power_above(largest) if largest else 2.0**-60
-        while largest > self.reach:
-            half = self.bins.reshape(-1, 2).sum(axis=1)
-            self.bins[:] = 0
-            self.bins[_BINS // 4 : 3 * _BINS // 4] = half
-            self.reach = _power_above(2 * self.reach)
-        place = ((values / self.reach + 1) * (_BINS / 2)).astype(np.int64)
-        self.bins += np.bincount(np.minimum(place, _BINS - 1), minlength=_BINS)
-
-    def result(self, name: str, kind: str) -> TensorStats:
-        """Return the statistics, with the histogram cut to the bins that have values."""
-        counts = self.zeros, self.nan, self.elements - self.finite - self.nan, *self._shown()
-        if not self.finite:
-            return TensorStats(name, kind, self.elements, None, None, None, None, None, *counts)
-        std = math.sqrt(self.squares / self.finite)
-        l2 = math.sqrt(self.squares + self.finite * self.mean * self.mean)
-        return TensorStats(name, kind, self.elements, self.minimum, self.maximum, self.mean, std, l2, *counts)
-
-    def _shown(self) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        used = np.flatnonzero(self.bins)
-        if not len(used):
-            return (), ()
-        first, last = int(used[0]), int(used[-1]) + 1
-        width = max(1, -(-(last - first) // _SHOWN_BINS))
-        starts = np.arange(first, last, width)
-        counts = np.add.reduceat(self.bins[:last], starts)
-        edges = (np.append(starts, starts[-1] + width) / (_BINS / 2) - 1) * self.reach
-        return tuple(counts.tolist()), tuple(edges.tolist())
-
-
-def _power_above(value: float) -> float:
-    """Return the least power of two that is not below a value; the largest float where that power exceeds float64."""
-    return 2.0 ** math.ceil(math.log2(value)) if value <= 2.0**1023 else sys.float_info.max
-
-
-def tensor_stats(
-    checkpoint: Checkpoint,
-    *,
-    variables: Sequence[str] | None = None,
-    tables: Sequence[str] | None = None,
-    reporter: Reporter = WARNINGS,
-) -> tuple[TensorStats, ...]:
-    """Return statistics of the named variables and tables; None means all of them. Each value is read once.
-
-    Raises NotFoundError for an unknown name, and the errors of reading.
-    """
-    every = [name for name in checkpoint.variable_names if checkpoint.find_variable(name)[1].dtype.is_ours]
-    names = every if variables is None else list(several(variables, "variables"))
-    for name in names:
-        if not (entry := checkpoint.find_variable(name)[1]).dtype.is_ours:
-            raise UnsupportedError(f"{name!r} is {entry.dtype.name}: no statistics of it", path=checkpoint.version.ref)
-    table_names = checkpoint.table_names if tables is None else list(several(tables, "tables"))
-    wanted, among = set(names), set(table_names)
-    total = sum(v.size_bytes for shard in checkpoint.shards for v in shard.variables if v.name in wanted)
-    total += sum(t.values.size_bytes for shard in checkpoint.shards for t in shard.tables if t.name in among)
-    reporter.start("reading values", total)
-    moments = {name: Moments() for name in names}
-    for piece in dense_at(checkpoint, 0):
-        entry = piece.entry(checkpoint)
-        if entry.name in wanted:
-            moments[entry.name].add(as_dtype(read_dense(checkpoint, piece), entry.dtype))
-            reporter.advance(piece.size)
-    results = [moments[name].result(name, "variable") for name in names]
-    for name in table_names:
-        rows = Moments()
-        for batch in checkpoint.table(name, batch_rows=16_384):
-            rows.add(batch.vectors)
-            reporter.advance(batch.vectors.nbytes)
-        results.append(rows.result(name, "table"))
-    return tuple(results)

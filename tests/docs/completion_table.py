@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, command_at, function_of
 from edl_ckpt.cli.manual.pages import topics
-from edl_ckpt.core.operations import annotate
+from edl_ckpt.core.operations import metric_series
 from edl_ckpt.core.operations.export import FORMATS
 from edl_ckpt.core.operations.export.interface import CASTS
 from edl_ckpt.core.operations.follow.observe import EventKind
@@ -122,7 +122,7 @@ def _listed() -> dict[tuple[str, str], Iterable[str]]:
     return {
         ("", "--system"): [name for source in BUILT_IN for name in source.systems],
         ("export", "--format"): FORMATS,
-        ("metrics import", "--format"): annotate.FORMATS,
+        ("metrics import", "--format"): metric_series.FORMATS,
         ("export", "--dtype"): CASTS,
         ("verify", "--loader"): LOADERS,
         ("watch", "--on"): [kind.value for kind in EventKind],

@@ -14,7 +14,7 @@ from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.commit.deletion.records import TrashEntry
-from edl_ckpt.core.commit.interface import Journal, deletions_bytes
+from edl_ckpt.core.commit.journal import Journal, deletions_bytes
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources.registry import completes, number_named, version_names
 from edl_ckpt.core.state.holder import LostLockError

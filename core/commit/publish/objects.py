@@ -29,7 +29,6 @@ from edl_ckpt.core.base.parallel import impatient, run_all
 from edl_ckpt.core.base.words import counted, size
 from edl_ckpt.core.commit.interface import (
     FinishedSink,
-    Journal,
     LockedLocation,
     NewVersion,
     Note,
@@ -37,8 +36,8 @@ from edl_ckpt.core.commit.interface import (
     VersionOutput,
     Written,
     discarded_copy,
-    parse_journal,
 )
+from edl_ckpt.core.commit.journal import Journal, parse_journal
 from edl_ckpt.core.commit.publish.uploads import marked_uploads
 from edl_ckpt.core.commit.writers import SharedUpload, SharedUploads, TargetPart
 from edl_ckpt.core.model.versions import Seal

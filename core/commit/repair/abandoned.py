@@ -23,7 +23,8 @@ from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.commit.deletion.records import RECORD, damaged_records
 from edl_ckpt.core.commit.deletion.removal import settle_deletions
 from edl_ckpt.core.commit.deletion.trash import Trash
-from edl_ckpt.core.commit.interface import LOOK, Journal, Settled, discarded_copy, parse_journals
+from edl_ckpt.core.commit.interface import LOOK, Settled, discarded_copy
+from edl_ckpt.core.commit.journal import Journal, parse_journals
 from edl_ckpt.core.commit.publish.disk import read_journal, settle_stage
 from edl_ckpt.core.commit.publish.objects import settle_remote
 from edl_ckpt.core.commit.publish.single_file import sweep_work

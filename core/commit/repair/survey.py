@@ -14,7 +14,7 @@ from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import abridged, counted, rounded_duration
 from edl_ckpt.core.commit.deletion.records import DROP, read_record
-from edl_ckpt.core.commit.interface import Journal, parse_journals
+from edl_ckpt.core.commit.journal import Journal, parse_journals
 from edl_ckpt.core.commit.publish.disk import read_journal
 from edl_ckpt.core.state.holder import Holder
 from edl_ckpt.core.state.lock import open_lock

@@ -28,9 +28,9 @@ from edl_ckpt.core.catalog.listing import best_versions, list_versions
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.operations.diff.tables import DifferenceSums, compare
-from edl_ckpt.core.operations.lookup import Moments, TensorStats
 from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, plan_listed, read_policy
 from edl_ckpt.core.operations.prune.retention import Policy
+from edl_ckpt.core.operations.statistics import Moments, TensorStats
 from edl_ckpt.core.operations.summary import CheckpointSummary, TableSummary, VariableSummary, summarize
 from edl_ckpt.core.operations.verify.check import Scope, verify_indexed, verify_job
 from edl_ckpt.core.operations.verify.findings import Finding

@@ -14,7 +14,7 @@ from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import parse_duration, parse_size
 from edl_ckpt.core import Table, save_checkpoint
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.operations.annotate import read_series
+from edl_ckpt.core.operations.metric_series import read_series
 from program import edl, inside
 
 TEXTS = ["NaN", "Infinity", "-Infinity"]

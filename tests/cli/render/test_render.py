@@ -78,17 +78,17 @@ from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.commit.deletion.removal import Removal
 from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.moving.part_plan import PartsPlan
-from edl_ckpt.core.operations.annotate import ImportPlan, MetricSeries, match_series
-from edl_ckpt.core.operations.examine import DirectoryUsage, LocationUsage
 from edl_ckpt.core.operations.export import ExportPlan, plan_export
 from edl_ckpt.core.operations.export.interface import PlannedFile
 from edl_ckpt.core.operations.follow.observe import EventKind, Limits, Moment, WatchEvent
 from edl_ckpt.core.operations.follow.watch import WaitResult, WatchStep, wait_for_version, watch_steps
 from edl_ckpt.core.operations.lookup import Neighbours, find_nearest
+from edl_ckpt.core.operations.metric_series import ImportPlan, MetricSeries, match_series
 from edl_ckpt.core.operations.prune.execute import PruneResult
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.repair import RepairResult, Replacement
 from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.operations.usage import DirectoryUsage, LocationUsage
 from edl_ckpt.core.operations.verify.check import VerifyRun
 from edl_ckpt.core.operations.verify.newest import NewestGood, PassedOver
 from edl_ckpt.core.sources.systems import systems

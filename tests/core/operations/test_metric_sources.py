@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edl_ckpt.core.base.errors import NotFoundError, UsageError
-from edl_ckpt.core.operations.annotate import ImportPlan, MetricSeries, match_series, parse_literal, read_series
+from edl_ckpt.core.operations.metric_series import ImportPlan, MetricSeries, match_series, parse_literal, read_series
 from places import GOLDEN
 from policy_cases import versions_of
 

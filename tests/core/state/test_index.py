@@ -10,7 +10,7 @@ import pytest
 from edl_ckpt.core import Listing, list_versions, recover
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.catalog.listing import resolve
-from edl_ckpt.core.commit.interface import Journal, deletions_bytes
+from edl_ckpt.core.commit.journal import Journal, deletions_bytes
 from edl_ckpt.core.model.versions import Chunk, Seal, SealedShard
 from edl_ckpt.core.operations.annotate import set_metrics
 from edl_ckpt.core.operations.prune.execute import prune

@@ -26,7 +26,7 @@ from edl_ckpt.core import (
     verify_version,
 )
 from edl_ckpt.core.base.errors import RefusedError
-from edl_ckpt.core.commit.interface import Journal, parse_journal
+from edl_ckpt.core.commit.journal import Journal, parse_journal
 from edl_ckpt.core.commit.repair.recovery import forget_gone, location_lock
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.copy import execute

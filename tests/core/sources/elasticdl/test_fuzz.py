@@ -21,8 +21,9 @@ from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.numbers import varint
 from edl_ckpt.core.base.parallel import default_workers
 from edl_ckpt.core.operations.diff import diff_versions
-from edl_ckpt.core.operations.lookup import find_nearest, look_up, tensor_stats
+from edl_ckpt.core.operations.lookup import find_nearest, look_up
 from edl_ckpt.core.operations.reshard.execute import prepare_reshard
+from edl_ckpt.core.operations.statistics import tensor_stats
 from edl_ckpt.proto import tensor_pb2
 from mutants import (
     PEAK_BYTES,
