@@ -66,12 +66,12 @@ from edl_ckpt.core.operations.examine import examine_storage as examine_storage
 from edl_ckpt.core.operations.export import ExportResult as ExportResult
 from edl_ckpt.core.operations.export import Selection as Selection
 from edl_ckpt.core.operations.export import export_version as export_version
+from edl_ckpt.core.operations.follow.each import checkpoints_iterator as checkpoints_iterator
 from edl_ckpt.core.operations.follow.observe import Clock as Clock
 from edl_ckpt.core.operations.follow.observe import EventKind as EventKind
 from edl_ckpt.core.operations.follow.observe import WatchEvent as WatchEvent
-from edl_ckpt.core.operations.follow.watch import WaitResult as WaitResult
-from edl_ckpt.core.operations.follow.watch import checkpoints_iterator as checkpoints_iterator
-from edl_ckpt.core.operations.follow.watch import wait_for_version as wait_for_version
+from edl_ckpt.core.operations.follow.wait import WaitResult as WaitResult
+from edl_ckpt.core.operations.follow.wait import wait_for_version as wait_for_version
 from edl_ckpt.core.operations.follow.watch import watch_location as watch_location
 from edl_ckpt.core.operations.importing import ImportResult as ImportResult
 from edl_ckpt.core.operations.importing import NameMap as NameMap
@@ -89,7 +89,8 @@ from edl_ckpt.core.operations.metric_series import read_series as read_series
 from edl_ckpt.core.operations.prune.execute import PruneResult as PruneResult
 from edl_ckpt.core.operations.prune.execute import execute_prune as execute_prune
 from edl_ckpt.core.operations.prune.execute import prune as prune
-from edl_ckpt.core.operations.prune.execute import remove_own_shard as remove_own_shard
+from edl_ckpt.core.operations.prune.guards import Guards as Guards
+from edl_ckpt.core.operations.prune.own_shard import remove_own_shard as remove_own_shard
 from edl_ckpt.core.operations.prune.plan import PruneEntry as PruneEntry
 from edl_ckpt.core.operations.prune.plan import PrunePlan as PrunePlan
 from edl_ckpt.core.operations.prune.plan import plan_prune as plan_prune
@@ -98,7 +99,6 @@ from edl_ckpt.core.operations.prune.plan import store_policy as store_policy
 from edl_ckpt.core.operations.prune.retention import Best as Best
 from edl_ckpt.core.operations.prune.retention import EverySteps as EverySteps
 from edl_ckpt.core.operations.prune.retention import ExperimentBest as ExperimentBest
-from edl_ckpt.core.operations.prune.retention import Guards as Guards
 from edl_ckpt.core.operations.prune.retention import Latest as Latest
 from edl_ckpt.core.operations.prune.retention import Policy as Policy
 from edl_ckpt.core.operations.prune.retention import Rule as Rule

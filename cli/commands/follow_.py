@@ -58,7 +58,7 @@ def wait_command(
     location that no longer changes.
     """
     from edl_ckpt.cli.render import follow as render
-    from edl_ckpt.core.operations.follow.watch import wait_for_version
+    from edl_ckpt.core.operations.follow.wait import wait_for_version
 
     if mode is not None and best is None and "mode" not in out.defaulted:
         raise UsageError("--mode can only be used with --best")

@@ -110,9 +110,10 @@ def prune_command(
     """
     from functools import partial
 
-    from edl_ckpt.core.operations.prune.execute import execute_prune, prune, read_plan
+    from edl_ckpt.core.operations.prune.execute import execute_prune, prune
+    from edl_ckpt.core.operations.prune.guards import Guards
     from edl_ckpt.core.operations.prune.plan import PrunePlan, plan_prune
-    from edl_ckpt.core.operations.prune.retention import Guards
+    from edl_ckpt.core.operations.prune.plan_file import read_plan
 
     places = _places(out, locations, experiment)
     policy = rules.policy(out, places)
@@ -270,7 +271,7 @@ def _review(out: Output, plan: PrunePlan, *, max_delete: int | None, plan_out: s
     leaves no complete version, unless it `may_empty` a location.
     """
     from edl_ckpt.core.catalog.listing import list_versions
-    from edl_ckpt.core.operations.prune.execute import write_plan
+    from edl_ckpt.core.operations.prune.plan_file import write_plan
 
     planned = {entry.location for entry in plan.entries}
     for place in () if plan.only_purges else plan.locations:

@@ -26,7 +26,8 @@ from edl_ckpt.core.operations.follow.observe import EventKind, Limits, Moment, W
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from edl_ckpt.core.operations.follow.watch import WaitResult, WatchStep
+    from edl_ckpt.core.operations.follow.wait import WaitResult
+    from edl_ckpt.core.operations.follow.watch import WatchStep
     from edl_ckpt.core.storage.location import Location
 
 

@@ -36,7 +36,7 @@ from edl_ckpt.core.converting.proof import Proved, confirm_source, is_changed, p
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import UNNUMBERED, Seal, ShardFile, State, Version
 from edl_ckpt.core.moving.tasks import WriteResult
-from edl_ckpt.core.operations.prune.retention import is_good, looked_at
+from edl_ckpt.core.operations.prune.guards import is_good, looked_at
 from edl_ckpt.core.proof.trust import Trust, check_trust
 from edl_ckpt.core.proof.values import fingerprint
 from edl_ckpt.core.reading.reader import open_checkpoint

@@ -32,9 +32,11 @@ from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
 from edl_ckpt.core.commit.shard import SHARD_PURPOSE, SavedPlace, ShardPlace
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.versions import State, Version
-from edl_ckpt.core.operations.prune.execute import doomed_shards, prune, remove_own_shard
+from edl_ckpt.core.operations.prune.execute import prune
+from edl_ckpt.core.operations.prune.guards import IN_A_JOB
+from edl_ckpt.core.operations.prune.own_shard import doomed_shards, remove_own_shard
 from edl_ckpt.core.operations.prune.plan import read_policy
-from edl_ckpt.core.operations.prune.retention import IN_A_JOB, Policy
+from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.proof.noted_seal import seal_from_notes
 from edl_ckpt.core.sources.elasticdl.target import (
     VersionLayout,

@@ -15,7 +15,7 @@ import pytest
 import edl_ckpt.core as edl
 from checkpoints import save_small
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.operations.prune.execute import read_plan, write_plan
+from edl_ckpt.core.operations.prune.plan_file import read_plan, write_plan
 from edl_ckpt.core.storage.location import as_url
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from edl_ckpt.core import list_versions, open_checkpoint, verify_version
 from edl_ckpt.core.base.errors import CorruptError, IncompleteError, LockedError, NotFoundError
 from edl_ckpt.core.operations.prune.execute import prune
-from edl_ckpt.core.operations.prune.retention import EverySteps, Guards, Latest, Policy
+from edl_ckpt.core.operations.prune.guards import Guards
+from edl_ckpt.core.operations.prune.retention import EverySteps, Latest, Policy
 from edl_ckpt.core.sources.elasticdl.names import ELASTICDL
 from edl_ckpt.proto import model_v4_pb2
 

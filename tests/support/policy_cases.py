@@ -7,7 +7,7 @@ from typing import Any
 
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.operations.prune.facts import Facts, Foreign
-from edl_ckpt.core.operations.prune.retention import Guards
+from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.sources.elasticdl.names import ELASTICDL
 from edl_ckpt.core.storage import Location
 

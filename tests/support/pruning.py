@@ -12,8 +12,9 @@ from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.prune.execute import PruneResult, execute_prune
 from edl_ckpt.core.operations.prune.facts import NO_FACTS, Facts
+from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards
 from edl_ckpt.core.operations.prune.plan import PrunePlan, choose, plan_of, plan_prune
-from edl_ckpt.core.operations.prune.retention import NO_EXCEPTIONS, Guards, Latest, Policy
+from edl_ckpt.core.operations.prune.retention import Latest, Policy
 
 NOW = time.time() + 3600.0
 """Long after a test writes its versions: none is still being written."""

@@ -16,7 +16,8 @@ from typing import Final
 from edl_ckpt.core import execute_copy, list_versions, plan_copy
 from edl_ckpt.core.operations.annotate import add_tag
 from edl_ckpt.core.operations.prune.execute import prune
-from edl_ckpt.core.operations.prune.retention import Guards, Policy
+from edl_ckpt.core.operations.prune.guards import Guards
+from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.operations.verify.check import verify_version
 from sweep_state import EXPORTS
 from zoo import BASES, GUESTS, settle, step_of

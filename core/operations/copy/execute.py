@@ -35,7 +35,8 @@ from edl_ckpt.core.commit.writers import Sending, StagedTargets
 from edl_ckpt.core.converting.items import NO_ITEMS, ItemCounts, items_of
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.model.versions import Chunk, Seal, SealedShard, State, Version, now_text
-from edl_ckpt.core.operations.copy.carry import Carried, carry, carry_other_files, carry_task, tasks_of
+from edl_ckpt.core.operations.copy.carry import Carried, carry, carry_task, tasks_of
+from edl_ckpt.core.operations.copy.other_files import carry_other_files
 from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan, layouts_of_copy
 from edl_ckpt.core.proof.duplicates import check_unique_ids, near_job
 from edl_ckpt.core.proof.fingerprint import fingerprint_of, value_bytes

@@ -27,17 +27,12 @@ from edl_ckpt.core.catalog.pointers import pointers_at
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.operations.prune.facts import NO_FACTS, Facts, Foreign, Survey
-from edl_ckpt.core.operations.prune.retention import (
+from edl_ckpt.core.operations.prune.guards import (
     NEWEST,
     NO_EXCEPTIONS,
     Guards,
-    Policy,
-    Tagged,
     Why,
-    by_location,
     counted_versions,
-    evaluate,
-    fit,
     guard_reasons,
     guard_warnings,
     guarded,
@@ -45,6 +40,7 @@ from edl_ckpt.core.operations.prune.retention import (
     looked_at,
     prunable,
 )
+from edl_ckpt.core.operations.prune.retention import Policy, Tagged, by_location, evaluate, fit
 from edl_ckpt.core.state.annotate import write_policy
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS

@@ -3,37 +3,27 @@
 A rule looks at complete versions only and gives the reason for each version that it keeps. Guards stand above them,
 which no rule can lift. Several locations are the trials of one experiment: every rule looks at each location alone,
 except `ExperimentBest` and the size budget.
-
-Guards: the versions that no rule may delete.
-
-These are the newest complete version, every version that is newer by number or by time (a job may be writing it),
-tagged versions, and versions that still change. Savers write in place, so a listing can show all files of a version
-that is half written. `find_unreadable` therefore opens the newest versions; one that cannot be read does not count.
 """
 
 from __future__ import annotations
 
 import heapq
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any, ClassVar, Final
 
-from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError, UsageError
+from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.several import several
-from edl_ckpt.core.base.words import Mode, abridged, counted, duration, size
+from edl_ckpt.core.base.words import Mode, abridged, duration, size
 from edl_ckpt.core.catalog.listing import ranked
-from edl_ckpt.core.catalog.swaps import GRACE_SECONDS, staged_paths
 from edl_ckpt.core.model.versions import State, Version
-from edl_ckpt.core.reading.newest import newest_readable
 from edl_ckpt.core.state.metadata import mode_of
-from edl_ckpt.core.state.shard_note import has_newer_note, noted_versions
-from edl_ckpt.core.storage import Location, Store, open_store
+from edl_ckpt.core.storage import Location
 
 Reasons = dict[str, list[str]]
 """Why versions are kept, by their paths."""
+_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +158,6 @@ class At:
 
 
 Rule = Latest | Best | ExperimentBest | EverySteps | Within | Tagged | At
-_SHOWN: Final = 3
 _RULES: Final[Mapping[str, type[Rule]]] = {
     "latest": Latest,
     "best": Best,
@@ -313,262 +302,3 @@ def by_location(versions: Iterable[Version]) -> list[list[Version]]:
     for version in versions:
         trials.setdefault(version.location, []).append(version)
     return [sorted(trial, key=lambda v: (v.version, v.path)) for trial in trials.values()]
-
-
-Why = Mapping[str, tuple[str, ...]]
-"""Why a version must not be deleted: each reason, with the option that lifts it and its value; () when none does."""
-NEWEST: Final = ("--even-newest",)
-"""The option that lifts the guard of the newest complete version; of a version that is named, of newer ones too."""
-_IS_NEWEST: Final = "newest complete version"
-_NEWER: Final[Why] = {"a newer edl-ckpt wrote its state; upgrade": ()}
-ELASTICDL: Final = "elasticdl"
-_ORDER: Final = ("dcp", "tensorflow", "tfra", "dynamicemb", "safetensors")
-"""What jobs save comes before what is exported from it."""
-_NO_COPY: Final = frozenset({State.INCOMPLETE, State.WRITING, State.MIXED, State.INVALID})
-"""The states in which ElasticDL restores nothing from a version."""
-
-
-@dataclass(frozen=True, slots=True)
-class Guards:
-    """The exceptions that the caller makes from the guards, and the grace period; none is made by default.
-
-    The library takes an exception as it is given. Only the command line asks before it leaves no complete version.
-    """
-
-    incomplete: bool = False
-    """Delete incomplete versions older than the newest complete one."""
-    everything: bool = False
-    """Delete even the newest complete version when no rule keeps it (`--even-newest`), and no newer one.
-
-    It needs a rule or `delete`: a version of `delete` goes even if it is newer than the newest complete one.
-    """
-    delete: tuple[int, ...] = ()
-    """Delete these versions, whatever the rules keep; mixed and invalid versions are deleted only if named here.
-
-    An incomplete one goes even if it is newer than the newest complete one, unless it may still be written.
-    """
-    drop_tags: tuple[str, ...] = ()
-    """Tags that do not protect."""
-    grace_seconds: float = GRACE_SECONDS
-    ignore_pointers: bool = False
-    """Delete even what files and links of others name, as `latest`; a warning says what will lead nowhere."""
-    with_foreign: bool = False
-    """Delete the versions of `delete` even if there is more in their directories than a checkpoint; all of it goes."""
-    allow_empty_rule: bool = False
-    """Delete although no version of any location has the metric or the tag that a rule names: it keeps nothing."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "delete", several(self.delete, "delete"))
-        object.__setattr__(self, "drop_tags", several(self.drop_tags, "drop_tags"))
-
-    @property
-    def ask_for_deletion(self) -> bool:
-        """Return True when these ask for a deletion even without a rule."""
-        return bool(self.incomplete or self.delete)
-
-
-NO_EXCEPTIONS: Final = Guards()
-IN_A_JOB: Final = Guards(allow_empty_rule=True)
-"""The exceptions for savers: a job must not stop pruning because no version has a metric yet; it warns."""
-
-
-def prunable(versions: Iterable[Version]) -> list[Version]:
-    """Return the versions that a prune looks at: all but those that only a name tells from others.
-
-    Those with a UUID are Determined's; of others without a number of their own nothing says which is the older one.
-
-    They neither go nor count: the newest complete version is one with a number.
-    """
-    return [version for version in versions if not version.is_named]
-
-
-def main_system(trial: Iterable[Version]) -> str:
-    """Return the system whose versions the rules of one location are about.
-
-    It is ElasticDL's where it has a version there, else that of the newest complete version, and of two with one number
-    the first one in a fixed order. No prune changes the answer: the newest complete version stays. The system of most
-    versions would be another one after a prune, and the next prune would delete the others.
-    """
-    versions = list(trial)
-    if not versions or any(v.is_elasticdl for v in versions):
-        return ELASTICDL
-    named = [v for v in versions if not is_only_a_number(v)] or versions
-    complete = [v for v in named if v.state is State.COMPLETE] or named
-    newest = max(v.version for v in complete)
-    systems = [v.layout.system for v in complete if v.version == newest]
-    return min(systems, key=lambda system: (_ORDER.index(system) if system in _ORDER else len(_ORDER), system))
-
-
-def counted_versions(trial: Iterable[Version]) -> list[Version]:
-    """Return the versions of one location that rules look at: those of its system whose name says that they are steps.
-
-    The others neither go by a rule nor count. A directory that is named by a number alone may be anything: a run of a
-    sweep, a year, an exported model.
-    """
-    versions = list(trial)
-    system = main_system(versions)
-    return [v for v in versions if v.layout.system == system and not is_only_a_number(v)]
-
-
-def is_only_a_number(version: Version) -> bool:
-    """Say whether the name of a version's directory is a number and nothing else."""
-    return not version.is_file and version.path.rpartition("/")[2].isdigit()
-
-
-def _not_of_the_location(version: Version, system: str, *, is_named: bool) -> Why:
-    """Return why no rule deletes a version that does not count; nothing for one that is named."""
-    if is_named:
-        return {}
-    own, number = version.layout.system, str(version.key)
-    if own != system:
-        return {f"of {own}, and rules look at the versions of {system} here (--system {own})": ("--system", own)}
-    return {f"its name is only a number: deleted only when named (--delete {number})": ("--delete", number)}
-
-
-def is_good(version: Version, unreadable: Mapping[str, str]) -> bool:
-    """Say whether a job could resume from a version, as far as is known; `unreadable` is as of `looked_at`.
-
-    Only a good version is the newest one, counts for a rule, or is the reason to delete another one.
-    """
-    return version.is_good and version.path not in unreadable
-
-
-def guard_reasons(
-    trial: Sequence[Version], guards: Guards, unreadable: Mapping[str, str], *, now: float
-) -> dict[str, Why]:
-    """Return, by path, why versions of one location must not be deleted whatever the rules say."""
-    reasons: dict[str, Why] = {}
-    if not trial:
-        return reasons
-    system = main_system(trial)
-    counts = {v.path for v in counted_versions(trial)}
-    whole = [v for v in trial if v.layout.system == system and is_good(v, unreadable)]
-    newest = next((v for v in reversed(whole) if v.path in counts), whole[-1] if whole else None)
-    compared = counts if newest is not None and newest.path in counts else {v.path for v in trial}
-    store = open_store(trial[0].location)
-    noted: list[int] = []
-    with suppress(EdlCkptError):  # where our state cannot be read, tags cannot either, and they protect all versions
-        noted = noted_versions(store)
-    for version in trial:
-        why = dict(_NEWER) if version.is_newer else {}
-        age, named = now - version.modified, version.version in guards.delete
-        fresh = age <= guards.grace_seconds
-        strange = {} if version.path in counts else _not_of_the_location(version, system, is_named=named)
-        first = list[str]()
-        if version.path in compared and not (strange or (guards.everything and named)):
-            first = _against_the_newest(version, newest, guards.grace_seconds, unreadable)
-            first = [reason for reason in first if not (guards.everything and reason == _IS_NEWEST)]
-        why |= strange
-        given_up = named and version.state in _NO_COPY
-        doubtful = version.state is State.INCOMPLETE or version.path in unreadable or (given_up and first)
-        doubtful = doubtful or bool(version.doubts)
-        if not given_up:
-            why |= dict.fromkeys(first, NEWEST)
-        if version.state is State.WRITING or (doubtful and fresh):
-            why["still being written"] = ("--grace", f"{int(age)}s") if fresh and age >= 0 else ()
-        why |= {f"tag {tag}": ("--drop-tag", tag) for tag in version.tags if tag not in guards.drop_tags}
-        if version.metadata_fault:
-            why["its tags cannot be read"] = ()
-        if version.state is State.UNREADABLE:
-            why[version.why_unreadable] = ()
-        if version.state in {State.MIXED, State.INVALID} and not named:
-            why[f"{version.state}: deleted only when named (--delete {version.version})"] = (
-                "--delete",
-                str(version.version),
-            )
-        if why or (version.version in noted and _has_newer_note(store, version.version)):
-            reasons[version.path] = why or _NEWER
-    return reasons
-
-
-def _has_newer_note(store: Store, number: int) -> bool:
-    with suppress(EdlCkptError):
-        return has_newer_note(store, number)
-    return False
-
-
-def guarded(ref: str, why: Why, *others: Why) -> RefusedError:
-    """Return the error for a version that must not be deleted; its hint has the options that would delete all."""
-    hint = None
-    given = [option for each in (why, *others) for option in each.values()]
-    if all(given):
-        options = {option[:1] if "--grace" in option else option: shlex.join(option) for option in given}
-        sure = "if no process is writing it" if ("--grace",) in options else "to delete it all the same"
-        hint = f"it was not deleted; {sure}, add: {' '.join(options.values())}"
-    return RefusedError(f"cannot be deleted: {', '.join(why)}", path=ref, hint=hint)
-
-
-def looked_at(
-    versions: Iterable[Version], errors: list[EdlCkptError] | None = None
-) -> tuple[list[Version], dict[str, str]]:
-    """Return the versions that a prune looks at, and by path why complete ones cannot be read, as `find_unreadable`.
-
-    An incomplete version of which a living process is saving a shard is being written, even if the process has not
-    touched the version for longer than the grace period. On object storage nothing shows it.
-    """
-    listed = prunable(versions)
-    places = {version.location for version in listed if version.state is State.INCOMPLETE}
-    staged = {path for place in places for path in staged_paths(open_store(place))}
-    writing = [v.state is State.INCOMPLETE and v.path in staged for v in listed]
-    listed = [replace(v, state=State.WRITING) if now else v for v, now in zip(listed, writing, strict=True)]
-    return listed, find_unreadable(listed, errors)
-
-
-def _against_the_newest(
-    version: Version, newest: Version | None, grace_seconds: float, unreadable: Mapping[str, str]
-) -> list[str]:
-    if newest is None:
-        return ["no complete version could take its place"]
-    if version.path == newest.path:
-        return [_IS_NEWEST]
-    if version.path in unreadable:
-        return [f"newer than the newest version that can be read: {unreadable[version.path]}"]
-    if version.version >= newest.version and version.why_not_good:
-        return [f"newer than the newest good version; {version.why_not_good}"]
-    if version.version >= newest.version:
-        return ["newer than the newest complete version"]
-    if _written_long_after(version, newest, grace_seconds):
-        return [f"written after version {newest.version}: the job may have restarted its count"]
-    return []
-
-
-def _written_long_after(version: Version, newest: Version, grace_seconds: float) -> bool:
-    """Return True for a version of a job that may have restarted its count; a shorter time is the order of a copy."""
-    late = newest.modified + max(grace_seconds, GRACE_SECONDS)
-    return version.state is State.COMPLETE and version.version < newest.version and version.modified > late
-
-
-def guard_warnings(trial: Sequence[Version], guards: Guards, unreadable: Mapping[str, str]) -> list[str]:
-    """Return warnings about one location: faults to check before its versions are deleted."""
-    warnings = [f"{v.ref}: {v.why_unreadable}; it is kept" for v in trial if v.why_unreadable]
-    torn = [v for v in trial if v.path in unreadable]
-    if torn:
-        older = len(torn) - 1
-        has = f" and {counted(older, 'older version')} have all their" if older else " has all its"
-        warnings.append(f"{torn[-1].ref}{has} files but cannot be read: {unreadable[torn[-1].path]}")
-    poor = [v for v in trial if v.state is State.COMPLETE and v.why_not_good]
-    warnings += [f"{v.ref} does not count as a version to keep: {v.why_not_good}" for v in poor]
-    whole = [v for v in counted_versions(trial) if is_good(v, unreadable)]
-    late = [str(v.version) for v in whole if _written_long_after(v, whole[-1], guards.grace_seconds)]
-    if late:
-        was = "version {} was" if len(late) == 1 else "versions {} were"
-        warnings.append(
-            f"{trial[0].location}: {was.format(', '.join(late))} written long after higher numbers. The job may have"
-            f" restarted its count{', but ElasticDL restores the highest number' if whole[-1].is_elasticdl else ''}"
-        )
-    return warnings
-
-
-def find_unreadable(versions: Iterable[Version], errors: list[EdlCkptError] | None = None) -> dict[str, str]:
-    """Return, by path, why good versions cannot be read: from each location's newest down to the first that can.
-
-    Reads headers only: a shard that is still being written is shorter than its headers say, grows while it is read, or
-    ends before it describes its tables. `errors` gets the errors of reading, which say nothing of the content.
-    """
-    faults: dict[str, str] = {}
-    found: list[EdlCkptError] = []
-    for trial in by_location(v for v in versions if v.is_good):
-        faults |= newest_readable(trial, found)[1]
-    if errors is not None:
-        errors += [error for error in found if not isinstance(error, LockedError)]
-    return faults

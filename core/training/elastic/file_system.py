@@ -28,8 +28,9 @@ from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.importing.archives import RangeStream
 from edl_ckpt.core.operations.importing.source import ArrayData, NamedArrays, execute_import, prepare_import
 from edl_ckpt.core.operations.prune.execute import prune
+from edl_ckpt.core.operations.prune.guards import IN_A_JOB
 from edl_ckpt.core.operations.prune.plan import read_policy
-from edl_ckpt.core.operations.prune.retention import IN_A_JOB, Latest, Policy
+from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.verify.check import verify_version
 from edl_ckpt.core.proof.sealing import check_chunks
 from edl_ckpt.core.proof.trust import check_trust

@@ -25,14 +25,8 @@ from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.facts import Facts, Survey
-from edl_ckpt.core.operations.prune.retention import (
-    NO_EXCEPTIONS,
-    Guards,
-    Latest,
-    Policy,
-    find_unreadable,
-    guard_reasons,
-)
+from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards, find_unreadable, guard_reasons
+from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.reading.newest import PASSED_OVER, newest_readable, none_readable
 from edl_ckpt.core.sources.elasticdl.target import check_version
 from edl_ckpt.core.state.annotate import Managed, read_managed, write_managed

@@ -22,8 +22,9 @@ from builders import write_checkpoint
 from edl_ckpt.core import add_tag, list_versions, open_checkpoint, parse_ref, plan_prune, prune, resolve, set_metrics
 from edl_ckpt.core.base.errors import AuthError, EdlCkptError, NotFoundError
 from edl_ckpt.core.model.versions import State, Version
-from edl_ckpt.core.operations.prune.execute import remove_own_shard
-from edl_ckpt.core.operations.prune.retention import Guards, Latest, Policy
+from edl_ckpt.core.operations.prune.guards import Guards
+from edl_ckpt.core.operations.prune.own_shard import remove_own_shard
+from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.storage import LocalStore, open_store
 from fork_server import server
 from oracle import Model, Table

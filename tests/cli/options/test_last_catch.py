@@ -19,7 +19,7 @@ from edl_ckpt.core.base import memory
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.catalog import listing as catalog
 from edl_ckpt.core.operations.metric_series import read_series
-from edl_ckpt.core.operations.prune.execute import read_plan
+from edl_ckpt.core.operations.prune.plan_file import read_plan
 from forked import run_forked
 from mutants import limit_memory
 from places import GOLDEN

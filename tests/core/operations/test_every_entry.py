@@ -18,7 +18,8 @@ from edl_ckpt.core import convert_version, execute_copy, plan_copy, prune, repai
 from edl_ckpt.core.base.errors import EdlCkptError, EdlCkptWarning, RefusedError
 from edl_ckpt.core.base.progress import SILENT
 from edl_ckpt.core.operations.convert import strip_versions
-from edl_ckpt.core.operations.prune.retention import Guards, Latest, Policy
+from edl_ckpt.core.operations.prune.guards import Guards
+from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from raw_trees import RawEntry, lost_entries, raw_tree
 from s3_fixtures import Bucket
 from zoo import BASES, GUESTS, REFUSED, settle, step_of

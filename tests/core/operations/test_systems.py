@@ -39,7 +39,8 @@ from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UnsupportedErr
 from edl_ckpt.core.commit.repair.recovery import kind_of
 from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.operations.prune.execute import prune as prune_locations
-from edl_ckpt.core.operations.prune.retention import Guards, Latest
+from edl_ckpt.core.operations.prune.guards import Guards
+from edl_ckpt.core.operations.prune.retention import Latest
 from edl_ckpt.core.operations.undo import undo
 from edl_ckpt.core.operations.verify.check import verify_and_seal
 from edl_ckpt.core.reading.part_records import records_of

@@ -21,8 +21,9 @@ from edl_ckpt.core.catalog.listing import resolve
 from edl_ckpt.core.model.verdicts import Verdict, verdict_of
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.prune.execute import prune
+from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.operations.prune.plan import plan_prune
-from edl_ckpt.core.operations.prune.retention import Guards, Latest, Policy
+from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.undo import undo
 from edl_ckpt.core.state import user_cache, verdicts
 from edl_ckpt.core.state.document import MAX_BYTES

@@ -43,7 +43,8 @@ from edl_ckpt.core.operations.export.interface import (
     Selection,
     WrittenContent,
 )
-from edl_ckpt.core.operations.export.output.places import NewPart, OutputFile, WrittenFile
+from edl_ckpt.core.operations.export.output.places import OutputFile
+from edl_ckpt.core.operations.export.output.shared import NewPart, WrittenFile
 from edl_ckpt.core.operations.export.output.target import ExportTarget, PartsTarget
 from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of
 from edl_ckpt.core.proof.trust import Trust

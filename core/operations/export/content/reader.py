@@ -24,12 +24,10 @@ from edl_ckpt.core.converting.changes import ROWS
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.operations.export.content.quantizing import QuantizationErrors, quantized
-from edl_ckpt.core.operations.export.content.tables import (
+from edl_ckpt.core.operations.export.content.tables import TableIds, TableSource, read_rest
+from edl_ckpt.core.operations.export.content.variables import (
     SmallVariable,
     Span,
-    TableIds,
-    TableSource,
-    read_rest,
     read_span,
     spans,
     write_piece,

@@ -28,14 +28,8 @@ from edl_ckpt.core.commit.publish.single_file import Ahead, StagedOutput, sweep_
 from edl_ckpt.core.commit.writers import SharedDirectory, SharedPrefix, SharedUpload, SharedUploads
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
-from edl_ckpt.core.operations.export.output.places import (
-    NewPart,
-    OutputFile,
-    SentUpload,
-    SharedPart,
-    WrittenFile,
-    flush_file,
-)
+from edl_ckpt.core.operations.export.output.places import OutputFile, flush_file
+from edl_ckpt.core.operations.export.output.shared import NewPart, SentUpload, SharedPart, WrittenFile
 from edl_ckpt.core.sources.companions import unaccounted
 from edl_ckpt.core.sources.registry import is_own_name, is_version_dir, version_named
 from edl_ckpt.core.storage import Location, open_objects

@@ -21,7 +21,7 @@ from edl_ckpt.core import (
     wait_for_version,
 )
 from edl_ckpt.core.operations.follow import observe
-from edl_ckpt.core.operations.follow.watch import Outcome
+from edl_ckpt.core.operations.follow.wait import Outcome
 from following import Job, Script, script
 from reporters import Recorder
 

@@ -17,8 +17,9 @@ from edl_ckpt.core import plan_prune, prune, recover
 from edl_ckpt.core.base.errors import RefusedError
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.commit.journal import Journal, deletions_bytes
+from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.operations.prune.plan import PrunePlan
-from edl_ckpt.core.operations.prune.retention import Guards, Latest, Policy
+from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.undo import undo
 from edl_ckpt.core.sources.companions import is_of_a_host
 from edl_ckpt.core.state.index import content_digest

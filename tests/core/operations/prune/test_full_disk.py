@@ -18,7 +18,8 @@ from edl_ckpt.core import add_tag, list_versions, prune, verify_version
 from edl_ckpt.core.base.errors import LockedError, NoSpaceError
 from edl_ckpt.core.commit.deletion import trash
 from edl_ckpt.core.commit.repair.recovery import location_lock
-from edl_ckpt.core.operations.prune.retention import Guards, Policy
+from edl_ckpt.core.operations.prune.guards import Guards
+from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.state.owner import Signature
 from edl_ckpt.core.state.paths import LOCK_FILE
 from edl_ckpt.core.storage.beneath import Directory

@@ -12,7 +12,8 @@ import pytest
 from edl_ckpt.core import list_versions, plan_prune, resolve, verify_version
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.operations.prune.retention import EverySteps, Guards, Latest, Policy, Within
+from edl_ckpt.core.operations.prune.guards import Guards
+from edl_ckpt.core.operations.prune.retention import EverySteps, Latest, Policy, Within
 from loader_places import SPELLINGS, Made, Template, make, templates
 from loader_rules import RULES, best_model, is_whole
 from reporters import Recorder

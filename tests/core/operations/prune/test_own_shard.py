@@ -18,8 +18,8 @@ from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
 from edl_ckpt.core.commit.shard import ShardOutput, ShardPlace
 from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.operations.annotate import add_tag
-from edl_ckpt.core.operations.prune.execute import remove_own_shard
-from edl_ckpt.core.operations.prune.retention import Guards
+from edl_ckpt.core.operations.prune.guards import Guards
+from edl_ckpt.core.operations.prune.own_shard import remove_own_shard
 from edl_ckpt.core.sources.elasticdl.names import ELASTICDL
 from edl_ckpt.core.storage import open_store
 from pruning import NOW, check_whole, plan_for, prune

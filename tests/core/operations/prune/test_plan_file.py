@@ -16,7 +16,8 @@ from checkpoints import at, numbers, save_small
 from edl_ckpt.core import Guards, Latest, Policy, plan_prune
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.operations.annotate import add_tag
-from edl_ckpt.core.operations.prune.execute import execute_prune, read_plan, write_plan
+from edl_ckpt.core.operations.prune.execute import execute_prune
+from edl_ckpt.core.operations.prune.plan_file import read_plan, write_plan
 from examples import UNCHECKED, examples
 from pruning import NOW, check_whole
 

@@ -10,8 +10,9 @@ import pytest
 
 from edl_ckpt.core import plan_prune
 from edl_ckpt.core.base.errors import RefusedError
+from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.operations.prune.plan import PrunePlan
-from edl_ckpt.core.operations.prune.retention import Guards, Latest, Policy
+from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from stranger_files import NOW, age, steps_at
 from system_runs import SYSTEMS, bundle_run
 

@@ -11,13 +11,13 @@ import pytest
 from edl_ckpt.core.base.errors import NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.base.words import Mode
 from edl_ckpt.core.model.versions import ShardFile, State, Version
-from edl_ckpt.core.operations.prune.execute import read_plan, write_plan
+from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.operations.prune.plan import PrunePlan
+from edl_ckpt.core.operations.prune.plan_file import read_plan, write_plan
 from edl_ckpt.core.operations.prune.retention import (
     Best,
     EverySteps,
     ExperimentBest,
-    Guards,
     Latest,
     Policy,
     Rule,

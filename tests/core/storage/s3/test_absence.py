@@ -10,7 +10,8 @@ from checkpoints import at, save_small
 from edl_ckpt.core import add_tag, list_versions, plan_prune, prune
 from edl_ckpt.core.base.errors import AuthError, EdlCkptError, NotFoundError, UnavailableError
 from edl_ckpt.core.commit.repair.recovery import forget_gone
-from edl_ckpt.core.operations.prune.retention import Guards, Latest, Policy
+from edl_ckpt.core.operations.prune.guards import Guards
+from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.storage import open_store
 from s3_fixtures import Bucket
 from s3_proxy import Fault, status

@@ -26,7 +26,8 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError
 from edl_ckpt.core.operations.prune.execute import prune
-from edl_ckpt.core.operations.prune.retention import Guards, Latest, Policy
+from edl_ckpt.core.operations.prune.guards import Guards
+from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.parts import PartMemory

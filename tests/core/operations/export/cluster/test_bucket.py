@@ -26,7 +26,7 @@ from edl_ckpt.core import (
 from edl_ckpt.core.base.ids import host_name
 from edl_ckpt.core.operations.export import Selection, export_version
 from edl_ckpt.core.operations.export.cluster.run import PartWork
-from edl_ckpt.core.operations.export.content import tables
+from edl_ckpt.core.operations.export.content import variables as exported
 from edl_ckpt.core.operations.export.output.target import UploadTarget
 from edl_ckpt.core.storage.location import Location
 from exported_parts import cut_small, same_content
@@ -177,7 +177,7 @@ def test_an_id_twice(s3: Bucket, tmp_path: Path, client: Any) -> None:
 
 def test_one_damaged_read(s3: Bucket, tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What one task writes and another one counts must be the same: a bit of one read is found, and nothing is left."""
-    real, numbers = tables.read_span, count()
+    real, numbers = exported.read_span, count()
 
     def read_span(checkpoint: Any, span: Any, sketch: Any) -> Any:
         pieces = real(checkpoint, span, sketch)
