@@ -35,12 +35,7 @@ COMMANDS: Final = tuple(
 
 `list` is `list_command` in `commands/list_.py`; `tag add` is `tag_add_command` in `commands/tag_.py`.
 """
-_HOMES: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("head", "sample", "ids"), "get"),
-    **dict.fromkeys(("wait", "watch"), "follow"),
-    **dict.fromkeys(("version", "help", "schema", "config", "systems", "doctor"), "program"),
-    "policy": "prune",
-}
+_HOMES: Final[Mapping[str, str]] = {"head": "get", "sample": "get"}
 """Where the commands are that share a module with another one."""
 
 

@@ -19,7 +19,7 @@ from edl_ckpt.cli.browse.page import BrowserPage, JobEnded
 from edl_ckpt.cli.browse.source import BackgroundCheck, BackgroundJob
 from edl_ckpt.cli.browse.verify import VerifyPage
 from edl_ckpt.cli.browse.versions import BeginningPage, ChoicePage
-from edl_ckpt.cli.options.common import parsed_ref
+from edl_ckpt.cli.options.references import parsed_ref
 from edl_ckpt.cli.render import verify as render_verify
 from edl_ckpt.cli.terminal.signals import ASKING, ENDING
 from edl_ckpt.core.storage.location import Location

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from edl_ckpt.cli.options.common import attempted
+from edl_ckpt.cli.options.decorator import attempted
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError
 from edl_ckpt.core.base.parallel import stop_when
 from edl_ckpt.core.base.progress import Progress

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from edl_ckpt.cli.manual.marks import READS, declared
-from edl_ckpt.cli.options.common import Browsed, flag, parsed_ref
+from edl_ckpt.cli.options.common import Browsed, flag
+from edl_ckpt.cli.options.references import parsed_ref
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import UsageError
 

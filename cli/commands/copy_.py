@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
+from edl_ckpt.cli.options import references
 from edl_ckpt.cli.options.cluster import Cluster, working
 from edl_ckpt.cli.options.hints import check_no_parent, is_named, resumable
 from edl_ckpt.cli.terminal.output import Output
@@ -72,9 +73,9 @@ def _versions(source: str | None, out: Output, *, every: bool, since: int | None
     """Return the versions to copy: one, all of a location, or those from a number on."""
     from edl_ckpt.core.catalog.listing import list_versions
 
-    ref = o.parsed_ref(source, out)
+    ref = references.parsed_ref(source, out)
     if not every and since is None:
-        version = o.resolve_ref(source, out, aloud=True)
+        version = references.resolve_ref(source, out, aloud=True)
         listed = () if is_named(source, ref, version) or version.is_alone else list_versions(ref.location).versions
         if others := sum(v.state == "complete" and v.path != version.path for v in listed):
             out.say(f"{counted(others, 'other complete version')} not copied; --all copies every one")

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from edl_ckpt.cli.manual.marks import READS, declared
 from edl_ckpt.cli.options import common as o
+from edl_ckpt.cli.options import references
 from edl_ckpt.cli.options.cluster import Cluster, working
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import UsageError
@@ -51,7 +52,7 @@ def diff_command(
         raise UsageError("--rows can only be used with --json, --jsonl or --csv")
     if b.startswith("@"):  # in the location of the first
         b = f"{a.rpartition('@')[0] if '@' in a.rpartition('/')[2] else a}{b}"
-    versions = o.looked_at(a, out), o.looked_at(b, out)
+    versions = references.looked_at(a, out), references.looked_at(b, out)
     pairs = read_pairs(names) if names else None
     with working(out, cluster, workers) as work:
         result = diff_versions(*versions, tolerance=tolerance, top=top, rows=rows, names=pairs, **work, reporter=out)

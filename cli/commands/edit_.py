@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
+from edl_ckpt.cli.options import arguments, references
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.hints import half_done, result_location, resumable
 from edl_ckpt.cli.terminal.output import Output
@@ -65,13 +66,13 @@ def edit_command(
         drop=tuple(drop or ()),
         drop_companions=drop_companions,
         rows=tuple(drop_rows or ()),
-        cast=tuple(o.pair_of(word, "--cast", "GLOB=DTYPE") for word in cast or ()),
-        rename=tuple(o.pair_of(word, "--rename", "OLD=NEW") for word in rename or ()),
+        cast=tuple(arguments.pair_of(word, "--cast", "GLOB=DTYPE") for word in cast or ()),
+        rename=tuple(arguments.pair_of(word, "--rename", "OLD=NEW") for word in rename or ()),
         resize=tuple(_size(word) for word in resize or ()),
     )
     if changes == Changes():
         raise UsageError("nothing is to be changed", hint="see `edl-ckpt edit --help`; `edl-ckpt copy` makes a copy")
-    version = o.resolve_ref(ref, out)
+    version = references.resolve_ref(ref, out)
 
     def edit() -> ConvertResult:
         return convert_version(
@@ -98,7 +99,7 @@ def show_converted(out: Output, name: str, convert: Callable[[], ConvertResult],
 
 
 def _size(word: str) -> tuple[str, int]:
-    name, rows = o.pair_of(word, "--resize", "TABLE=N")
+    name, rows = arguments.pair_of(word, "--resize", "TABLE=N")
     if not (rows.isascii() and rows.isdigit() and len(rows) < 16 and int(rows)):
         raise UsageError(f"--resize expects a number of rows, got {rows!r}", hint="expected TABLE=N")
     return name, int(rows)

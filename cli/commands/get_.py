@@ -1,4 +1,4 @@
-"""The commands that print rows of a version: `get` by id, `head` the first, `sample` some at random, `ids` their ids.
+"""The commands that print rows of a version: `get` by id, `head` the first, and `sample` some at random.
 
 `get` prints dense variables and slices too, and writes values to files.
 """
@@ -11,8 +11,8 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import READS, WRITES, declared
-from edl_ckpt.cli.options.common import Ref, Rows, Table, flag, looked_at, option, show_loss
-from edl_ckpt.cli.terminal.documents import as_dict
+from edl_ckpt.cli.options.common import Ref, Rows, Table, flag, option, show_loss
+from edl_ckpt.cli.options.references import looked_at
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import RefusedError, UsageError
 from edl_ckpt.core.base.words import command
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from edl_ckpt.core.kernel.bulk import I64
     from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.lookup import Lookup, Neighbours
 
@@ -210,43 +209,3 @@ def sample_command(
     from edl_ckpt.core.operations.lookup import sample_rows
 
     show_rows(out, sample_rows(looked_at(ref, out), table, rows, seed=seed), name="sample")
-
-
-@declared("ids run@100 --table user_embedding -n 100", "ids run@100 --table user_embedding --json", exits=READS)
-def ids_command(
-    out: Output,
-    ref: Ref = None,
-    table: Table = None,
-    rows: Annotated[int | None, option("N", "Print at most N ids.", "-n", least=1)] = None,
-) -> None:
-    """Print the ids of a table, one on each line.
-
-    The ids come in stored order, so memory does not depend on their number.
-    `get --ids-file` reads such a list.
-    """
-    from edl_ckpt.core.operations.lookup import ids_of, open_table
-
-    version = looked_at(ref, out)
-    with open_table(version, table, partial=True) as (checkpoint, name, loss):
-        out.streams = True
-        ids = _at_most(ids_of(checkpoint, name), rows)
-        if out.json:
-            total, lost = checkpoint.table(name).rows, {"lost": as_dict(loss)} if loss else {}
-            document = {"schema": "edl-ckpt/ids/1", "ref": version.ref, "table": name, "rows": total, **lost, "ids": []}
-            out.print_json_list(document, (some.tolist() for some in ids))
-        else:
-            for some in ids:
-                out.write("\n".join(map(str, some.tolist())) + "\n")
-    show_loss(out, loss)
-
-
-def _at_most(blocks: Iterator[I64], count: int | None) -> Iterator[I64]:
-    """Yield blocks of ids up to a number of ids, and read no block beyond."""
-    for block in blocks:
-        some = block if count is None else block[:count]
-        if len(some):
-            yield some
-        if count is not None:
-            count -= len(some)
-            if not count:
-                return

@@ -8,18 +8,9 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 from edl_ckpt.cli.commands.edit_ import show_converted
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options.cluster import Cluster, working
-from edl_ckpt.cli.options.common import (
-    DryRun,
-    ForceSeal,
-    Layout,
-    LockWait,
-    argument,
-    asked_layout,
-    locking,
-    option,
-    parsed_ref,
-)
+from edl_ckpt.cli.options.common import DryRun, ForceSeal, Layout, LockWait, argument, asked_layout, locking, option
 from edl_ckpt.cli.options.hints import half_done, resumable
+from edl_ckpt.cli.options.references import parsed_ref
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import LayoutName

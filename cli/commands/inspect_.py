@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import READS, declared
-from edl_ckpt.cli.options.common import Every, Ref, flag, looked_at, option, show_loss
+from edl_ckpt.cli.options.common import Every, Ref, flag, option, show_loss
+from edl_ckpt.cli.options.references import looked_at
 from edl_ckpt.cli.terminal.output import Output
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import LISTS, declared
 from edl_ckpt.cli.options import common as o
+from edl_ckpt.cli.options import formats
 from edl_ckpt.cli.options.hints import parent_error
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import parse_duration
@@ -49,8 +50,8 @@ def list_command(
     import time
     from dataclasses import replace
 
-    o.check_prometheus(out, prometheus=prometheus)
-    out.template, out.paged = o.template_of(out, template, null=null), not null
+    formats.check_prometheus(out, prometheus=prometheus)
+    out.template, out.paged = formats.template_of(out, template, null=null), not null
     if prometheus and (experiment or sort or best or tag or template or null):
         raise UsageError("--prometheus cannot be used with --experiment, --sort, --best, --tag, --format or -0")
     if experiment is not None:

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 from edl_ckpt.cli.manual.marks import NOTES, declared
+from edl_ckpt.cli.options import arguments, references
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import UsageError
@@ -32,10 +33,10 @@ def metadata_set_command(
     """
     from edl_ckpt.core.operations.annotate import set_metadata
 
-    ref, values = o.split_pairs(words, "KEY=JSON", _json_value, has_ref=_is_ref(words[0]))
-    version = o.resolve_named(ref, out, "metadata set", *words[ref is not None :])
+    ref, values = arguments.split_pairs(words, "KEY=JSON", _json_value, has_ref=_is_ref(words[0]))
+    version = references.resolve_named(ref, out, "metadata set", *words[ref is not None :])
     set_metadata(version, values, **o.locking(out, lock_wait))
-    _show_metadata(out, o.resolve_ref(version.ref, out))
+    _show_metadata(out, references.resolve_ref(version.ref, out))
 
 
 @declared(
@@ -47,7 +48,7 @@ def metadata_set_command(
 )
 def metadata_show_command(out: Output, ref: o.Ref = None) -> None:
     """Show the values recorded with a version."""
-    version = o.resolve_ref(ref, out)
+    version = references.resolve_ref(ref, out)
     _show_metadata(out, version)
     if version.metadata_fault:
         out.warn(f"{version.ref}: {version.metadata_fault}")
@@ -63,10 +64,10 @@ def metadata_remove_command(
     """Remove values from a version."""
     from edl_ckpt.core.operations.annotate import remove_metadata
 
-    ref, keys = o.split_names(words, out, "KEY", "key")
-    version = o.resolve_named(ref, out, "metadata remove", *keys)
+    ref, keys = arguments.split_names(words, out, "KEY", "key")
+    version = references.resolve_named(ref, out, "metadata remove", *keys)
     remove_metadata(version, keys, **o.locking(out, lock_wait))
-    _show_metadata(out, o.resolve_ref(version.ref, out))
+    _show_metadata(out, references.resolve_ref(version.ref, out))
 
 
 def _show_metadata(out: Output, version: Version) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import NOTES, declared
+from edl_ckpt.cli.options import arguments, references
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.hints import check_no_parent, is_named
 from edl_ckpt.cli.terminal.output import Output
@@ -37,8 +38,8 @@ def metrics_set_command(
     """
     from edl_ckpt.core.operations.annotate import set_metrics
 
-    ref, metrics = o.split_pairs(words, "NAME=VALUE", _number, has_ref=o.looks_like_ref(words[0], out))
-    version = o.resolve_named(ref, out, "metrics set", *words[ref is not None :])
+    ref, metrics = arguments.split_pairs(words, "NAME=VALUE", _number, has_ref=arguments.looks_like_ref(words[0], out))
+    version = references.resolve_named(ref, out, "metrics set", *words[ref is not None :])
     set_metrics(version, metrics, mode=mode, **o.locking(out, lock_wait))
     _show_metrics(out, version.location, version.key)
 
@@ -48,11 +49,11 @@ def metrics_set_command(
 )
 def metrics_show_command(out: Output, ref: o.Ref = None) -> None:
     """Show the metrics of one version, or of all."""
-    parsed = o.parsed_ref(ref, out)
+    parsed = references.parsed_ref(ref, out)
     if not is_named(ref, parsed):
         _show_metrics(out, parsed.location, None, changed=False)
     else:
-        version = o.resolve_ref(ref, out, to_change=True)
+        version = references.resolve_ref(ref, out, to_change=True)
         _show_metrics(out, version.location, version.key, changed=False)
 
 
@@ -101,8 +102,8 @@ def metrics_remove_command(
     """Remove metrics from a version."""
     from edl_ckpt.core.operations.annotate import remove_metrics
 
-    ref, names = o.split_names(words, out, "NAME", "metric")
-    version = o.resolve_named(ref, out, "metrics remove", *names)
+    ref, names = arguments.split_names(words, out, "NAME", "metric")
+    version = references.resolve_named(ref, out, "metrics remove", *names)
     remove_metrics(version, names, **o.locking(out, lock_wait))
     _show_metrics(out, version.location, version.key)
 

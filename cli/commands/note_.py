@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import NOTES, declared
+from edl_ckpt.cli.options import arguments, references
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped
@@ -25,8 +26,8 @@ def note_command(
     """
     from edl_ckpt.core.operations.annotate import set_note
 
-    ref, note = o.split_word(words, out, "TEXT", "; put a text of several words in quotes")
-    version = o.resolve_named(ref, out, "note", note)
+    ref, note = arguments.split_word(words, out, "TEXT", "; put a text of several words in quotes")
+    version = references.resolve_named(ref, out, "note", note)
     set_note(version, note, **o.locking(out, lock_wait))
     document = {"schema": "edl-ckpt/note/1", "ref": version.ref, "note": note}
     out.show(lambda: document, [f"{escaped(version.ref)}: {escaped(note) or 'note removed'}"])

@@ -1,4 +1,4 @@
-"""`edl-ckpt prune` deletes the versions that no rule keeps; `edl-ckpt policy` stores the rules with a location."""
+"""`edl-ckpt prune` deletes the versions that no rule keeps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from edl_ckpt.cli.manual.marks import LISTS, NOTES, declared
+from edl_ckpt.cli.manual.marks import NOTES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.hints import check_clear, check_no_parent, stoppable
 from edl_ckpt.cli.options.rules import RuleOptions
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
 
     _Strip = Callable[..., Sequence[ConvertResult]]
-
 
 _LEVELS: dict[str, Level] = {"deep": "deep", "ids": "default", "quick": "quick"}
 _FINISH = "run the same prune again to finish it"
@@ -342,58 +341,3 @@ def _strip_and_show(out: Output, done: PrunePlan | PruneResult, *, strip: _Strip
             raise kind(message, hint=hint)
         out.warn(f"{message}; {hint}" if hint else message)
     out.conclude(ok=not (every or plan.unread))
-
-
-@declared("policy show run", "policy show s3://models/run --json", exits=LISTS)
-def policy_show_command(out: Output, location: o.Place = None) -> None:
-    """Show the retention rules stored with a location."""
-    from edl_ckpt.core.catalog.listing import list_versions
-    from edl_ckpt.core.operations.prune.plan import read_policy, unknown_names
-
-    where = out.location(location)
-    listing = list_versions(where)  # raises when there is no such location
-    policy = read_policy(where)
-    if policy.is_empty:
-        check_no_parent(listing)
-    for warning in unknown_names(listing.versions, policy):
-        out.warn(f"{where}: {warning}")
-    document = {
-        "schema": "edl-ckpt/policy/1",
-        "location": where.url,
-        "policy": None if policy.is_empty else policy.to_json(),
-        "words": list(policy.describe()),
-    }
-    words = escaped(", or ".join(policy.describe()))
-    out.show(lambda: document, [f"keep {words}" if words else "no policy is stored here"])
-
-
-@declared("policy set run --keep 5", "policy set run --keep 3 --keep-best 1 --metric auc", exits=NOTES)
-def policy_set_command(
-    out: Output,
-    rules: RuleOptions,
-    location: o.Place = None,
-    lock_wait: o.LockWait = "10s",
-) -> None:
-    """Store the retention rules of a location.
-
-    They replace older ones. `edl-ckpt prune` follows them when it is given no rules.
-    """
-    policy = rules.policy(out, [out.location(location)])
-    if policy.is_empty:
-        raise UsageError("no rule was given", hint="try: --keep 5; `policy clear` removes the rules")
-    _store_policy(out, location, policy, lock_wait)
-
-
-@declared("policy clear run", "policy clear s3://models/run", exits=NOTES)
-def policy_clear_command(out: Output, location: o.Place = None, lock_wait: o.LockWait = "10s") -> None:
-    """Remove the retention rules of a location."""
-    from edl_ckpt.core.operations.prune.retention import Policy
-
-    _store_policy(out, location, Policy(), lock_wait)
-
-
-def _store_policy(out: Output, location: str | None, policy: Policy, lock_wait: str) -> None:
-    from edl_ckpt.core.operations.prune.plan import store_policy
-
-    store_policy(out.location(location), policy, **o.locking(out, lock_wait))
-    policy_show_command(out, location)

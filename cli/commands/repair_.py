@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
+from edl_ckpt.cli.options import references
 from edl_ckpt.cli.options.hints import is_named, resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import UsageError
@@ -36,9 +37,9 @@ def repair_command(
 
     if not source:
         raise UsageError("--from is missing, the copy to take files from", hint="expected [REF] --from REF")
-    version = o.resolve_ref(ref, out, to_change=True, aloud=True)
-    named = is_named(source, o.parsed_ref(source, out))
-    other = o.resolve_ref(source if named or version.number is None else f"{source}@{version.number}", out)
+    version = references.resolve_ref(ref, out, to_change=True, aloud=True)
+    named = is_named(source, references.parsed_ref(source, out))
+    other = references.resolve_ref(source if named or version.number is None else f"{source}@{version.number}", out)
     with resumable(out, "run the same repair again: it continues with the remaining damage"):
         result = repair_version(version, other, mix=mix, dry_run=dry_run, workers=workers, **o.locking(out, lock_wait))
     out.show(lambda: written.repair_document(result), written.repair_human(result))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from edl_ckpt.cli.commands.edit_ import show_converted
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
+from edl_ckpt.cli.options import references
 from edl_ckpt.cli.options.cluster import Cluster, working
 from edl_ckpt.cli.options.hints import half_done, result_location, resumable
 from edl_ckpt.cli.terminal.output import Output
@@ -63,7 +64,7 @@ def reshard_command(
         raise UsageError("--ps N is missing", hint="usage: edl-ckpt reshard [REF] --ps N [OPTIONS]")
     keep_freed_memory()
     where = result_location(output, out) if output else None
-    version = o.resolve_ref(ref, out, to_change=output is None, aloud=True)
+    version = references.resolve_ref(ref, out, to_change=output is None, aloud=True)
     locking = o.locking(out, lock_wait)
     if if_needed and ps is not None and _is_there(out, version, ps, where, layout, dry_run=dry_run, force=force):
         return

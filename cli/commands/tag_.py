@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edl_ckpt.cli.manual.marks import LISTS, NOTES, declared
+from edl_ckpt.cli.options import arguments, references
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.hints import check_no_parent
 from edl_ckpt.cli.terminal.output import Output
@@ -37,8 +38,8 @@ def tag_add_command(
     """
     from edl_ckpt.core.operations.annotate import add_tag
 
-    ref, tag = o.split_word(words, out, "TAG")
-    version = o.resolve_named(ref, out, "tag add", tag)
+    ref, tag = arguments.split_word(words, out, "TAG")
+    version = references.resolve_named(ref, out, "tag add", tag)
     moved_from = add_tag(version, tag, also=also, force=force, **o.locking(out, lock_wait))
     if moved_from:
         numbers = f"{plural(len(moved_from), 'version')} {', '.join(map(str, moved_from))}"
@@ -51,8 +52,8 @@ def tag_remove_command(out: Output, words: _TagWords, lock_wait: o.LockWait = "1
     """Remove a tag from a version."""
     from edl_ckpt.core.operations.annotate import remove_tag
 
-    ref, tag = o.split_word(words, out, "TAG")
-    version = o.resolve_named(ref, out, "tag remove", tag)
+    ref, tag = arguments.split_word(words, out, "TAG")
+    version = references.resolve_named(ref, out, "tag remove", tag)
     remove_tag(version, tag, **o.locking(out, lock_wait))
     _show_tags(out, version.location)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import NOTES, declared
 from edl_ckpt.cli.options import common as o
+from edl_ckpt.cli.options import references
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core.base.errors import UsageError
@@ -33,7 +34,7 @@ def undo_command(out: Output, ref: _Deleted = None, lock_wait: o.LockWait = "10s
     """
     from edl_ckpt.core.operations.undo import undo
 
-    asked = o.parsed_ref(ref, out)
+    asked = references.parsed_ref(ref, out)
     where, number = asked.location, asked.version if isinstance(asked.version, int) else None
     if number is None and (asked.version != "latest" or (ref or "").endswith("@latest")):
         raise UsageError(f"@{asked.version}: a version in the trash has only its number", path=where.url)

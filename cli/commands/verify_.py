@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
+from edl_ckpt.cli.options import formats, references
 from edl_ckpt.cli.options.cluster import Cluster, working
 from edl_ckpt.cli.options.hints import check_no_parent
 from edl_ckpt.cli.terminal.output import Output
@@ -19,6 +21,7 @@ from edl_ckpt.core.model.versions import State
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.verify.check import VerifyRun
+    from edl_ckpt.core.operations.verify.findings import ValueSample
     from edl_ckpt.core.operations.verify.newest import NewestGood
     from edl_ckpt.core.storage.location import Location
 
@@ -83,11 +86,11 @@ def verify_command(
 
     if quick and (deep or seal or ids):
         raise UsageError(f"--quick cannot be used with {'--ids' if ids else '--deep or --seal'}")
-    part = o.sampled(sample, seed, clashes=quick or deep or seal)
+    part = _sampled(sample, seed, clashes=quick or deep or seal)
     eye = _loader(loader, world_size, clashes=seal)
     if force and not seal:
         raise UsageError("--force can only be used with --seal")
-    o.check_prometheus(out, prometheus=prometheus)
+    formats.check_prometheus(out, prometheus=prometheus)
     for path in filter(None, (junit, summary, ids)):  # before hours of reading
         check_target(path)
     _check_clashes(newest=newest, every=every, seal=seal, csv=out.csv, like=like)
@@ -97,7 +100,7 @@ def verify_command(
     with working(out, cluster, workers) as work:
         take = (lambda done: out.print_json(render.line(done), line=True)) if out.jsonl else lambda _: None
         taking = render.IdFile(ids).take if ids else None
-        form = o.resolve_ref(like, out) if like else None
+        form = references.resolve_ref(like, out) if like else None
 
         def verified(chosen: Sequence[Version]) -> VerifyRun:
             return verify_versions(
@@ -216,7 +219,7 @@ def _versions(
     """
     from edl_ckpt.core.catalog.listing import list_versions, resolve, split_version_dir
 
-    parsed = o.parsed_ref(ref, out)
+    parsed = references.parsed_ref(ref, out)
     latest = parsed.version == "latest" and not split_version_dir(parsed.location)
     if not every:
         # The newest version is checked although it is known to be damaged: else the next check would be a success.
@@ -227,3 +230,22 @@ def _versions(
     listing = list_versions(parsed.location, grace_seconds=grace_seconds)
     check_no_parent(listing)
     return parsed.location, listing.versions, False
+
+
+def _sampled(percent: str | None, seed: int | None, *, clashes: bool) -> ValueSample | None:
+    """Return the part of the values that `--sample` asks for; UsageError for no part, or next to another level."""
+    from edl_ckpt.core.operations.verify.findings import ValueSample
+
+    if percent is None:
+        if seed is not None:
+            raise UsageError("--seed can only be used with --sample")
+        return None
+    if clashes:
+        raise UsageError("--sample cannot be used with --quick, --deep or --seal")
+    try:
+        part = float(percent.strip().removesuffix("%"))
+    except ValueError:
+        part = 0.0
+    if not 0 < part <= 100:
+        raise UsageError(f"--sample {percent}: expected a part such as 5%")
+    return ValueSample(part, int.from_bytes(os.urandom(4)) if seed is None else seed)

@@ -21,7 +21,7 @@ from edl_ckpt.core.base.errors import UsageError
 
 def build(only: str | None = None) -> typer.Typer:
     """Return the typer application; with `only`, it has one command, which takes half the time."""
-    from edl_ckpt.cli.options.common import with_output
+    from edl_ckpt.cli.options.decorator import with_output
 
     settings = {"help_option_names": ["-h", "--help"], "color": True}  # whether there are colours, `help` decides
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from edl_ckpt.cli.catalogue import COMMANDS
-from edl_ckpt.cli.options.common import check_values
 from edl_ckpt.cli.options.config import STORAGE, ConfigFile, Configured, config_files, read_config, stray_variables
+from edl_ckpt.cli.options.decorator import check_values
 from edl_ckpt.cli.options.program import build
 from edl_ckpt.cli.options.usage import explained, is_refusal
 from edl_ckpt.cli.terminal.secrets import is_secret

@@ -16,7 +16,7 @@ from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.catalog.contents import Contents
-from edl_ckpt.core.commit.journal import Journal
+from edl_ckpt.core.commit.journal import Journal, Note
 from edl_ckpt.core.commit.writers import SharedUploads, StagedTargets, TargetPart
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.versions import UNNUMBERED, Seal, ShardFile, State, Version
@@ -24,8 +24,6 @@ from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.storage import LocalStore, Location, ObjectStore
 from edl_ckpt.core.storage.interface import Sink
 
-Note = list[str]
-"""What a writer wants to know of a finished shard when it resumes: the checksums of its chunks."""
 SharedTargets: TypeAlias = StagedTargets | SharedUploads
 """Shards that other processes write: files at any offset, uploads part by part."""
 LOOK: Final = "its content is unknown: check the versions with `edl-ckpt verify --all`"

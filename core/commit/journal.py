@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-from edl_ckpt.core.commit.interface import Note
 from edl_ckpt.core.model.versions import UNNUMBERED
 from edl_ckpt.core.sources.registry import directory_named, number_named
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
 from edl_ckpt.core.state.paths import JOURNAL
 from edl_ckpt.core.storage.inside import is_inside
 
+Note = list[str]
+"""What a writer wants to know of a finished shard when it resumes: the checksums of its chunks."""
 JOURNAL_SCHEMA: Final = "edl-ckpt/journal/1"
 DELETIONS_SCHEMA: Final = "edl-ckpt/deletions/1"
 _KEYS: Final = {"sizes": "new"}

@@ -31,13 +31,12 @@ from edl_ckpt.core.commit.interface import (
     FinishedSink,
     LockedLocation,
     NewVersion,
-    Note,
     Prove,
     VersionOutput,
     Written,
     discarded_copy,
 )
-from edl_ckpt.core.commit.journal import Journal, parse_journal
+from edl_ckpt.core.commit.journal import Journal, Note, parse_journal
 from edl_ckpt.core.commit.publish.uploads import marked_uploads
 from edl_ckpt.core.commit.writers import SharedUpload, SharedUploads, TargetPart
 from edl_ckpt.core.model.versions import Seal

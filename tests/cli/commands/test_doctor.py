@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from edl_ckpt.cli.render.program import EXTRAS, doctor_human, program_facts
+from edl_ckpt.cli.render.doctor import EXTRAS, doctor_human, program_facts
 from edl_ckpt.cli.terminal.tables import draw
 from edl_ckpt.core import StorageReport, examine_storage, save_checkpoint
 from edl_ckpt.core.base.errors import AuthError, EdlCkptError, NotFoundError, UnsupportedError

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from edl_ckpt.cli.commands.follow_ import variables
+from edl_ckpt.cli.commands.watch_ import variables
 from edl_ckpt.cli.options.program import build
 from edl_ckpt.core import EventKind, WatchEvent, list_versions
 from following import Job, saving, shard_data

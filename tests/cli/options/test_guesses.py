@@ -15,8 +15,8 @@ import typer
 from checkpoints import at, files_of, save_small
 from edl_ckpt.cli.catalogue import COMMANDS
 from edl_ckpt.cli.manual.parsing import kinds_of
-from edl_ckpt.cli.options.common import with_output
 from edl_ckpt.cli.options.config import COMMAND_LINE_ONLY, variable_of
+from edl_ckpt.cli.options.decorator import with_output
 from edl_ckpt.cli.options.program import parser
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core import RefusedError, add_tag

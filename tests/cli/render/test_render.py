@@ -28,13 +28,14 @@ import documents
 import edl_ckpt.cli.render
 from edl_ckpt.cli.options.config import ConfigFile
 from edl_ckpt.cli.options.settings import Setting, Settings
+from edl_ckpt.cli.render import config, doctor, follow, recorded, written
 from edl_ckpt.cli.render import diff as render_diff
 from edl_ckpt.cli.render import du as render_usage
-from edl_ckpt.cli.render import follow, program, recorded, written
 from edl_ckpt.cli.render import get as render_get
 from edl_ckpt.cli.render import inspect as render_inspect
 from edl_ckpt.cli.render import listing as render_list
 from edl_ckpt.cli.render import prune as render_prune
+from edl_ckpt.cli.render import systems as render_systems
 from edl_ckpt.cli.render import verify as render_verify
 from edl_ckpt.cli.terminal import tables
 from edl_ckpt.cli.terminal.output import Output
@@ -429,14 +430,14 @@ REPAIRS = (_REPAIRED, replace(_REPAIRED, replaced=()), replace(_REPAIRED, forced
 _ON_CLUSTER: Any = {"workers": None, "executor": SimpleNamespace(named=lambda: "2 workers")}
 
 CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
-    "program.systems_document": lambda _: [program.systems_document(systems())],
-    "program.systems_human": lambda _: [program.systems_human(systems())],
-    "program.systems_rows": lambda _: [program.systems_rows(systems())],
-    "program.doctor_document": lambda _: [program.doctor_document(FACTS, FACTS, s) for s in (None, STORAGE)],
-    "program.doctor_human": lambda _: [program.doctor_human(FACTS, FACTS, s) for s in (None, STORAGE)],
-    "program.config_document": lambda _: [program.config_document(SETTINGS)],
-    "program.config_human": lambda _: [program.config_human(SETTINGS, origin=o, every=o) for o in (True, False)],
-    "program.config_rows": lambda _: [program.config_rows(SETTINGS)],
+    "systems.systems_document": lambda _: [render_systems.systems_document(systems())],
+    "systems.systems_human": lambda _: [render_systems.systems_human(systems())],
+    "systems.systems_rows": lambda _: [render_systems.systems_rows(systems())],
+    "doctor.doctor_document": lambda _: [doctor.doctor_document(FACTS, FACTS, s) for s in (None, STORAGE)],
+    "doctor.doctor_human": lambda _: [doctor.doctor_human(FACTS, FACTS, s) for s in (None, STORAGE)],
+    "config.config_document": lambda _: [config.config_document(SETTINGS)],
+    "config.config_human": lambda _: [config.config_human(SETTINGS, origin=o, every=o) for o in (True, False)],
+    "config.config_rows": lambda _: [config.config_rows(SETTINGS)],
     "written.copy_document": lambda r: [written.copy_document(r.copied)],
     "written.copy_human": lambda r: [written.copy_human(r.copied)],
     "written.planned_copy_document": lambda r: [written.planned_copy_document(r.copy_plan)],

@@ -1,4 +1,4 @@
-"""The program itself, as text, as JSON and as rows: what it runs with, its settings, and the systems that it knows.
+"""What the program runs with, and what the storage of a location can do, as text and as JSON.
 
 With a location, `doctor` says too what its storage can do.
 """
@@ -12,17 +12,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli import __version__
-from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.documents import Several, document_of, picked, rows_of
+from edl_ckpt.cli.terminal.documents import picked
 from edl_ckpt.cli.terminal.tables import Cell, Column, Lines, Table, head, styled
 from edl_ckpt.core.base.words import counted, extra_hint
 from edl_ckpt.core.storage.facts import Fact, Verdict
 
 if TYPE_CHECKING:
-    from edl_ckpt.cli.options.settings import Setting, Settings
     from edl_ckpt.core import StorageReport
-    from edl_ckpt.core.sources.systems import System
-
 
 EXTRAS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "s3": (("botocore", "google_crc32c"), "S3 as a location"),
@@ -128,75 +124,3 @@ def _facts(facts: Sequence[Fact]) -> Table:
     columns = Column("fact", "name", worth=10, title=""), Column("value", "prose", worth=8, title="")
     rows = ((_STYLES[f.verdict], f.name, f"{f.value}: {f.why}" if f.why else f.value) for f in facts)
     return Table(_VERDICT, *columns, rows=rows)
-
-
-def config_document(found: Settings) -> dict[str, Any]:
-    """Return `edl-ckpt/config/1`, with every setting, and where it comes from."""
-    settings = [picked(each, "name value source origin? variable commands fault") for each in found.settings]
-    return document_of("config", found, "files settings warnings", settings=settings)
-
-
-def config_rows(found: Settings) -> list[list[Any]]:
-    """Return a header and a row for each setting."""
-    keys = "name value source origin commands"
-    return rows_of(keys, (picked(e, keys, value=_worded(e), commands=" ".join(e.commands)) for e in found.settings))
-
-
-def config_human(found: Settings, *, origin: bool, every: bool) -> Lines:
-    """Yield the files, and a row for each setting that somebody chose or that is more than a flag that is off.
-
-    With `every`, there is a row for all.
-    """
-    for file in found.files:
-        yield head(file.path, "" if file.trusted else "only how output looks and what a command may use")
-    if not found.files:
-        yield styled("no configuration file", "dim")
-    table = Table(
-        Column("setting", "name", worth=10), Column("value", "name", worth=9),
-        *([Column("origin", "name", worth=8)] if origin else []), Column("commands", "prose", worth=5),
-    )  # fmt: skip
-    for each in found.settings:
-        if every or each.source != "default" or each.value not in (None, False, [], ()):
-            value = (text.escaped(_worded(each)), "red" if each.fault else "")
-            source = [text.escaped(each.origin) or "default"] if origin else []
-            table.add(each.name, value, *source, ", ".join(each.commands))
-    yield table
-    for each in found.settings:
-        if each.fault:
-            yield styled(f"{text.escaped(each.origin)}: {each.fault}", "red")
-
-
-def _worded(setting: Setting) -> str:
-    """Return a value as it stands on the command line; '' for one that is not set."""
-    if isinstance(setting.value, list):
-        return " ".join(map(str, setting.value))
-    if setting.value is None:
-        return ""
-    return str(setting.value).lower() if isinstance(setting.value, bool) else str(setting.value)
-
-
-_SYSTEM_KEYS = "name title reads writes judged_with"
-
-
-def systems_document(systems: Sequence[System]) -> dict[str, Any]:
-    """Return `edl-ckpt/systems/1`."""
-    return {"schema": "edl-ckpt/systems/1", "systems": [picked(system, _SYSTEM_KEYS) for system in systems]}
-
-
-def systems_rows(systems: Sequence[System]) -> list[list[Any]]:
-    """Return a header and a row for each system."""
-    return rows_of(_SYSTEM_KEYS, (picked(s, _SYSTEM_KEYS, judged_with=Several(s.judged_with, "; ")) for s in systems))
-
-
-def systems_human(systems: Sequence[System]) -> Lines:
-    """Yield a table of the systems."""
-    columns = (
-        Column("name"),
-        Column("system", worth=9),
-        Column("reads"),
-        Column("writes"),
-        Column("judged with", "prose", worth=2),
-    )
-    can = {True: "yes", False: "-"}
-    systems_rows = ([s.name, s.title, can[s.reads], can[s.writes], ", ".join(s.judged_with)] for s in systems)
-    yield Table(*columns, rows=systems_rows)
