@@ -8,8 +8,6 @@ for the checksum of the values. Source: `PyTorchStreamWriter` (`inline_container
 from __future__ import annotations
 
 import struct
-import zlib
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -21,9 +19,9 @@ from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.model.dtypes import TENSOR_DTYPES, DType
 from edl_ckpt.core.sources.dcp.metadata import VARIABLES_MARK, IndexedTensor, SavedBox
 from edl_ckpt.core.sources.steps.file_layout import Array, Slab
+from edl_ckpt.core.sources.zip_layout import TorchZip, ZipFileLayout, ZipMember, ZipPlan, lay_out_zip
 
 METADATA: Final = ".metadata"
-_ALIGN: Final = 64
 _TYPED: Final = {
     "float32": "Float",
     "float64": "Double",
@@ -39,13 +37,6 @@ _TYPED: Final = {
 """The storages that pickles name; those of other dtypes are untyped."""
 OF_TORCH: Final = frozenset(TENSOR_DTYPES) - {"float8_e4m3b11fnuz"}
 """The dtypes that torch has, too."""
-_LOCAL: Final = struct.Struct("<4s4xH4x12xHH")
-_AFTER: Final = struct.Struct("<4sIII"), struct.Struct("<4sIQQ")
-_ENTRY: Final = struct.Struct("<4s4xHH4xIIIHHH8xI")
-_END: Final = struct.Struct("<4sQHHIIQQQQ4sIQI4sHHHHIIH")
-_FLAGS: Final = 0x0808
-"""Names are UTF-8, and sizes stand behind the values."""
-_WIDE: Final = 0xFFFFFFFF
 _CHECKPOINT: Final = "torch.distributed.checkpoint.metadata"
 
 
@@ -159,83 +150,11 @@ def tensor_of(dtype: DType, shape: Sequence[int], key: str) -> Made:
     return Made(Name("torch._utils", "_rebuild_tensor_v3"), args=(*args, Name("torch", dtype.name)))
 
 
-class ArchiveMember(NamedTuple):
-    """A member of an archive: small ones with their bytes, values by their size."""
-
-    name: str
-    size: int
-    data: bytes | None = None
-
-
-class ZipPlan(NamedTuple):
-    """An archive of torch, but for the values of some members and their checksums."""
-
-    size: int
-    places: Mapping[str, int]
-    """Where the values of each member without bytes begin."""
-    literals: Sequence[tuple[int, bytes]]
-    """What stands around them, with zeros for their checksums."""
-    sums: Sequence[tuple[str, int]]
-    """The members whose checksums are four bytes at an offset: behind the values, and in the directory."""
-
-    def parts(self, start: int, sums: Mapping[str, int]) -> Iterator[tuple[int, bytes]]:
-        """Yield (offset, bytes) of all that is no value, in a file where the archive begins at `start`."""
-        texts = [bytearray(data) for _, data in self.literals]
-        begins = [offset for offset, _ in self.literals]
-        for name, offset in self.sums:
-            number = bisect_right(begins, offset) - 1
-            struct.pack_into("<I", texts[number], offset - begins[number], sums[name])
-        yield from ((start + offset, bytes(data)) for offset, data in zip(begins, texts, strict=True))
-
-
-def archive(members: Sequence[ArchiveMember]) -> ZipPlan:
-    """Return an archive as torch writes it: stored members, whose bytes begin at multiples of 64."""
-    literals: list[tuple[int, bytes]] = []
-    places: dict[str, int] = {}
-    sums: list[tuple[str, int]] = []
-    entries: list[bytes] = []
-    next_at = 0
-    for member in members:
-        name, crc = f"archive/{member.name}".encode(), zlib.crc32(member.data or b"")
-        begin = next_at + _LOCAL.size + len(name) + 4
-        pad = -begin % _ALIGN
-        head = _LOCAL.pack(b"PK\3\4", _FLAGS, len(name), pad + 4) + name + b"FB" + struct.pack("<H", pad) + b"Z" * pad
-        start, wide = begin + pad, member.size >= _WIDE
-        after = _AFTER[wide].pack(b"PK\7\x08", crc, member.size, member.size)
-        if member.data is None:
-            places[member.name] = start
-            literals += [(next_at, head), (start + member.size, after)]
-            sums.append((member.name, start + member.size + 4))
-        else:
-            literals.append((next_at, head + member.data + after))
-        entries.append(_entry(name, crc, member, next_at))
-        next_at = start + member.size + len(after)
-    directory, end_at = b"".join(entries), next_at
-    for entry, member in zip(entries, members, strict=True):
-        if member.data is None:
-            sums.append((member.name, end_at + 16))
-        end_at += len(entry)
-    count, size = len(members), len(directory)
-    wide_end = (b"PK\6\6", 44, 0x031E, 45, 0, 0, count, count, size, next_at)
-    end = (b"PK\6\7", 0, end_at, 1, b"PK\5\6", 0, 0, count, count, size, min(next_at, _WIDE), 0)
-    literals.append((next_at, directory + _END.pack(*wide_end, *end)))
-    return ZipPlan(end_at + _END.size, places, literals, sums)
-
-
-def _entry(name: bytes, crc: int, member: ArchiveMember, header: int) -> bytes:
-    """Return the entry of a member in the directory; sizes and offsets of 4 GiB and more stand behind the name."""
-    numbers = [member.size, member.size, header]
-    wide = [number for number in numbers if number >= _WIDE]
-    extra = struct.pack(f"<HH{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
-    packed, length, header = (min(number, _WIDE) for number in numbers)
-    return _ENTRY.pack(b"PK\1\2", _FLAGS, 0, crc, packed, length, len(name), len(extra), 0, header) + name + extra
-
-
-def small_members(pickle: bytes) -> tuple[list[ArchiveMember], list[ArchiveMember]]:
+def small_members(pickle: bytes) -> tuple[list[ZipMember], list[ZipMember]]:
     """Return the members of an archive before the values, and behind them."""
     before = {"data.pkl": pickle, ".format_version": b"1", ".storage_alignment": b"64", "byteorder": b"little"}
     behind = {"version": b"3\n", ".data/serialization_id": b"0" * 40}
-    first, last = ([ArchiveMember(name, len(data), data) for name, data in some.items()] for some in (before, behind))
+    first, last = ([ZipMember(name, len(data), data) for name, data in some.items()] for some in (before, behind))
     return first, last
 
 
@@ -243,7 +162,7 @@ def small_members(pickle: bytes) -> tuple[list[ArchiveMember], list[ArchiveMembe
 def _item(dtype: DType, shape: tuple[int, ...]) -> ZipPlan:
     """Return the archive of a tensor alone."""
     before, behind = small_members(pickled(tensor_of(dtype, shape, "0"), memo=False))
-    return archive([*before, ArchiveMember("data/0", prod(shape) * dtype.itemsize), *behind])
+    return lay_out_zip([*before, ZipMember("data/0", prod(shape) * dtype.itemsize), *behind], TorchZip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,34 +188,14 @@ class DcpLayout:
         yield from self._others
 
 
-@dataclass(frozen=True, slots=True)
-class StateLayout:
-    """Where everything goes in a file of `torch.save`, whose name is ''."""
-
-    checksum: ClassVar = "crc32"
-    files: Mapping[str, int]
-    _plan: ZipPlan
-    _members: Mapping[str, str]
-
-    def at(self, key: str, slab: int) -> tuple[str, int]:  # noqa: ARG002 - a tensor is in one piece
-        """Return the file, and the offset of the values of a tensor."""
-        return "", self._plan.places[self._members[key]]
-
-    def literals(self, sums: Mapping[tuple[str, int], int]) -> Iterator[tuple[str, int, bytes]]:
-        """Yield all that is no value, given the CRC-32 of each tensor."""
-        by_member = {self._members[key]: crc for (key, _), crc in sums.items()}
-        yield from (("", offset, data) for offset, data in self._plan.parts(0, by_member))
-
-
-def lay_out_state(arrays: Sequence[Array], others: Mapping[str, bytes]) -> StateLayout:
+def lay_out_state(arrays: Sequence[Array], others: Mapping[str, bytes]) -> ZipFileLayout:
     """Lay out a state_dict of arrays, each in one piece, in a file; `others` are members that torch passes over."""
     members = {array.key: f"data/{number}" for number, array in enumerate(arrays)}
     state = {array.key: tensor_of(array.dtype, array.shape, str(number)) for number, array in enumerate(arrays)}
     before, behind = small_members(pickled(state, memo=False))
-    values = [ArchiveMember(members[a.key], prod(a.shape) * a.dtype.itemsize) for a in arrays]
-    notes = [ArchiveMember(name, len(data), data) for name, data in others.items()]
-    plan = archive([*before, *values, *notes, *behind])
-    return StateLayout({"": plan.size}, plan, members)
+    values = [ZipMember(members[a.key], prod(a.shape) * a.dtype.itemsize) for a in arrays]
+    notes = [ZipMember(name, len(data), data) for name, data in others.items()]
+    return ZipFileLayout(lay_out_zip([*before, *values, *notes, *behind], TorchZip()), members)
 
 
 @dataclass(slots=True)

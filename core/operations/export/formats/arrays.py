@@ -12,10 +12,9 @@ import io
 import json
 import os
 import re
-import zipfile
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import asdict
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Final
 from urllib.parse import quote, unquote
 
@@ -23,19 +22,16 @@ import numpy as np
 
 from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.base.packing import together
-from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.model.shapes import check_dimensions
 from edl_ckpt.core.operations.export.cluster.run import MOST_NAMES, PartFile, PartsFormat, Span, numbered, sizes_of
-from edl_ckpt.core.operations.export.formats.content_format import ContentFormat, LaidOut, write_laid_out
+from edl_ckpt.core.operations.export.formats.content_format import LaidOut, write_laid_out
 from edl_ckpt.core.operations.export.interface import WEIGHT, ExportContent, FormatTraits, Tensor
 from edl_ckpt.core.operations.export.output.places import (
-    OutputFile,
-    Place,
     flush_file,
     reads_back_differently,
 )
-from edl_ckpt.core.operations.export.output.reopen import StoredAt, in_bundle, in_safetensors
-from edl_ckpt.core.operations.export.output.target import ExportTarget, NewFile
+from edl_ckpt.core.operations.export.output.reopen import StoredAt, in_bundle, in_npz, in_safetensors
+from edl_ckpt.core.operations.export.output.target import NewFile
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.bundle.data_files import WRITTEN_DTYPES
 from edl_ckpt.core.sources.bundle.writing import lay_out
@@ -43,6 +39,7 @@ from edl_ckpt.core.sources.dcp.writing import OF_TORCH, lay_out_state
 from edl_ckpt.core.sources.safetensors.indexing import TAGS
 from edl_ckpt.core.sources.safetensors.writing import SetLayout, file_of_several, index_of, lay_out_files
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout, Slab
+from edl_ckpt.core.sources.zip_layout import NumpyZip, ZipFileLayout, ZipMember, lay_out_zip
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.location import Location
 
@@ -51,7 +48,7 @@ OF_NUMPY: Final = frozenset({"complex64", "complex128"})
 _SAFE: Final = " !#$&'()+,-.;=@[]^_`{}~"
 _DEVICES: Final = {"CON", "PRN", "AUX", "NUL", *(f"{name}{k}" for name in ("COM", "LPT") for k in range(1, 10))}
 _MAX_BYTES: Final = 200
-_UNSAFE_IN_ARCHIVES: Final = re.compile(r"\0|\\|\A/|(?<![^/])\.(?=\.?(?:/|\Z))")
+_UNSAFE_IN_ARCHIVES: Final = re.compile(r"\0|\\|\A/|(?<![^/])\.(?=\.?(?:/|\Z))|[\ud800-\udfff]")
 _KEPT_BYTES: Final = 79
 _DIGEST_BYTES: Final = 20
 _MAX_MEMBER_BYTES: Final = 65_000
@@ -96,10 +93,11 @@ def file_names(names: Iterable[str]) -> dict[str, str]:
 def member_names(names: Iterable[str]) -> dict[str, str]:
     """Return the key of each name in an .npz archive: the name itself, unless an archive cannot have it.
 
-    %XX stands for NUL, where readers cut a name; for a backslash; for a slash at the begin, and the first dot of the
-    components '.' and '..', which would lead out of the directory where somebody unpacks the archive; for the first
-    character of `NOTES`; and for the dot of 'a.npy' beside 'a', because numpy takes that key for the file of 'a'. A
-    name that is then too long or taken is shortened and gets a digest, as in `file_names`.
+    %XX stands for NUL, where readers cut a name; for half of a surrogate pair, which UTF-8 lacks; for a backslash; for
+    a slash at the begin, and the first dot of the components '.' and '..', which would lead out of the directory where
+    somebody unpacks the archive; for the first character of `NOTES`; and for the dot of 'a.npy' beside 'a', because
+    numpy takes that key for the file of 'a'. A name that is then too long or taken is shortened and gets a digest, as
+    in `file_names`.
 
     >>> list(member_names(["dense/kernel:0", "../a", "a", "a.npy"]).values())
     ['dense/kernel:0', '%2E./a', 'a', 'a%2Enpy']
@@ -273,78 +271,32 @@ class NpyDirectory(LaidOut):
         return SetLayout({**sizes, INDEX: len(heads[INDEX])}, places, heads)
 
 
-class Npz(ContentFormat):
+class Npz(LaidOut):
     """An uncompressed .npz: the keys of numpy are the names of the tensors, and those of `NOTES` its index as JSON."""
 
     traits: ClassVar = FormatTraits("npz", endings=(".npz",), spools=False, keeps_matrices=True, other_dtypes=OF_NUMPY)
 
-    def write(self, content: ExportContent, target: ExportTarget) -> None:
-        """Write the archive."""
-        path = target.path
-        files = member_names(tensor.name for tensor in content.tensors)
-        members, end = self._members(content.tensors, files)
-        output = OutputFile(path, end)
-        places = {m.tensor.name: Place(output, m.info.header_offset + m.head_bytes, m.crc) for m in members}
-        with output:
-            content.fill(places)
-            for member in members:
-                head = npy_header(member.tensor)
-                member.crc.add(-len(head), head)
-                member.info.CRC = member.crc.value()
-                output.write(member.info.header_offset, member.info.FileHeader(zip64=True) + head)
-        index = json.dumps(index_document(content, files, content.finish())).encode()
-        with storage_errors(path), open(path, "r+b") as file:
-            file.seek(end)
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-                for member in members:
-                    archive.filelist.append(member.info)
-                    archive.NameToInfo[member.info.filename] = member.info
-                archive.writestr(zipfile.ZipInfo(f"{NOTES}.npy"), _npy_head("uint8", (len(index),)) + index)
-                meant = _entries(archive)
-            flush_file(file)
-        output.finish()
-        _check_end(path, meant, index)
-
-    def _members(self, tensors: Sequence[Tensor], files: Mapping[str, str]) -> tuple[list[_Member], int]:
-        """Return where each member of the archive begins, and where the last one ends."""
-        members: list[_Member] = []
-        at = 0
-        for tensor in tensors:
-            info = zipfile.ZipInfo(f"{files[tensor.name]}.npy")
-            info.header_offset, info.CRC = at, 0
+    def layout(self, content: ExportContent, metadata: Mapping[str, str]) -> FileLayout:
+        """Return the layout of the archive."""
+        keys = member_names(tensor.name for tensor in content.tensors)
+        members: dict[str, ZipMember] = {}
+        for tensor in content.tensors:
             head = npy_header(tensor)
-            info.file_size = info.compress_size = len(head) + tensor.size_bytes
-            head_bytes = len(info.FileHeader(zip64=True)) + len(head)
-            members.append(_Member(tensor, info, head_bytes))
-            at += head_bytes + tensor.size_bytes
-        return members, at
+            members[tensor.name] = ZipMember(_member(keys[tensor.name]), len(head) + tensor.size_bytes, head=head)
+        index = json.dumps(index_document(content, keys, metadata)).encode()
+        notes = _npy_head("uint8", (len(index),)) + index
+        plan = lay_out_zip([*members.values(), ZipMember(_member(NOTES), len(notes), notes)], NumpyZip())
+        return ZipFileLayout(plan, {name: member.name for name, member in members.items()})
+
+    def reopened(self, path: str, files: Sequence[str]) -> Mapping[str, StoredAt]:
+        """Return the tensors in the directory."""
+        del self, files
+        return in_npz(path, _member(NOTES))
 
 
-def _entries(archive: zipfile.ZipFile) -> list[tuple[str, int, int, int]]:
-    """Return what the directory of an archive says of its members."""
-    return [(each.filename, each.header_offset, each.file_size, each.CRC) for each in archive.infolist()]
-
-
-def _check_end(path: str, meant: Sequence[tuple[str, int, int, int]], index: bytes) -> None:
-    """Raise EdlCkptError unless the end of an archive reads back: its directory, and the index with its CRC-32."""
-    with storage_errors(path):
-        try:
-            with zipfile.ZipFile(path) as archive:
-                same = _entries(archive) == meant and archive.read(f"{NOTES}.npy").endswith(index)
-        except zipfile.BadZipFile:
-            same = False
-    if not same:
-        raise reads_back_differently("the directory of the archive", path)
-
-
-@dataclass(frozen=True, slots=True)
-class _Member:
-    """A tensor in an archive, and how many bytes stand before its values."""
-
-    tensor: Tensor
-    info: zipfile.ZipInfo
-    head_bytes: int
-    crc: Crc32 = field(default_factory=Crc32)
+def _member(key: str) -> str:
+    """Return the name of the member of an .npz archive that numpy shows under a key."""
+    return f"{key}.npy"
 
 
 def index_document(content: ExportContent, files: Mapping[str, str], metadata: Mapping[str, str]) -> dict[str, Any]:
@@ -363,6 +315,7 @@ def npy_header(tensor: Tensor) -> bytes:
     return _npy_head("uint16" if tensor.dtype.name == "bfloat16" else tensor.dtype.name, tensor.shape)
 
 
+@lru_cache(1 << 12)
 def _npy_head(dtype: str, shape: tuple[int, ...]) -> bytes:
     head = io.BytesIO()
     descr = np.lib.format.dtype_to_descr(np.dtype(dtype).newbyteorder("<"))

@@ -6,9 +6,15 @@ read, or that gives a tensor another place, must never become visible.
 
 from __future__ import annotations
 
+import io
+import json
 import os
+import struct
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import BinaryIO, Final, NamedTuple
+
+import numpy as np
 
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.operations.export.interface import Tensor
@@ -18,6 +24,10 @@ from edl_ckpt.core.sources.safetensors.indexing import read_header
 from edl_ckpt.core.sources.steps.file_layout import FileLayout
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.local import LocalReader
+
+_LENGTHS_AT: Final = 26
+_LENGTHS: Final = struct.Struct("<HH")
+"""Of the name and the extra field at the end of a local header, before these."""
 
 
 class StoredAt(NamedTuple):
@@ -53,6 +63,31 @@ def in_bundle(path: str, files: Sequence[str]) -> Mapping[str, StoredAt]:
         name: StoredAt(data_files[tensor.shard], tensor.shape, tensor.start, tensor.end)
         for name, tensor in index.tensors.items()
     }
+
+
+def in_npz(path: str, index: str) -> Mapping[str, StoredAt]:
+    """Return the tensors in the directory of an .npz archive, whose member `index` names those of the tensors."""
+    found: dict[str, StoredAt] = {}
+    with storage_errors(path), open(path, "rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                document = json.loads(np.load(io.BytesIO(archive.read(index))).tobytes())
+                for name, tensor in document["tensors"].items():
+                    found[name] = _in_member(archive, file, archive.getinfo(tensor["file"]))
+        except (zipfile.BadZipFile, KeyError, ValueError) as error:
+            raise CorruptError(f"its archive is damaged: {error}", path=path) from None
+    return found
+
+
+def _in_member(archive: zipfile.ZipFile, file: BinaryIO, info: zipfile.ZipInfo) -> StoredAt:
+    """Return the place of the values in an .npy member of an archive in an open file."""
+    with archive.open(info) as member:
+        np.lib.format.read_magic(member)
+        shape, _, _ = np.lib.format.read_array_header_1_0(member)
+        head_bytes = member.tell()
+    file.seek(info.header_offset + _LENGTHS_AT)
+    begin = info.header_offset + _LENGTHS_AT + _LENGTHS.size + sum(_LENGTHS.unpack(file.read(_LENGTHS.size)))
+    return StoredAt("", shape, begin + head_bytes, begin + info.file_size)
 
 
 def check_reopened(

@@ -130,3 +130,8 @@ def test_the_key_of_the_header_is_no_name(tmp_path: Path, sharded: bool) -> None
         f"{tmp_path / 'run'}@1", str(tmp_path / "m.safetensors"), rename=(("__metadata__", "texts"),)
     )
     assert renamed.variables == 2
+
+
+def test_half_of_a_surrogate_pair_is_escaped_in_an_archive() -> None:
+    """Half of a surrogate pair, which UTF-8 lacks, is escaped in an archive."""
+    assert member_names(["a\udc80"]) == {"a\udc80": "a%DC80"}
