@@ -181,7 +181,7 @@ def _numbers(delete: Sequence[str]) -> tuple[int, ...]:
         if not (text.isascii() and text.isdigit() and len(text) < 20):
             raise UsageError(
                 f"--delete: {escaped(repr(text))} is not a whole number",
-                hint="prune deletes no version without a number: remove its files yourself",
+                hint="prune deletes versions by their numbers; remove the files of one without a number yourself",
             )
     return tuple(map(int, delete))
 

@@ -11,7 +11,7 @@ import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -19,6 +19,9 @@ from typer.core import TyperCommand, TyperGroup
 from edl_ckpt.cli.catalogue import function_of
 from edl_ckpt.cli.manual.terminal import drawn
 from edl_ckpt.cli.terminal.truths import TRUTHS
+
+ARGUMENTS: Final = "edl_ckpt.arguments"
+"""The words behind a command, in the `meta` of its context."""
 
 
 class HelpCommand(TyperCommand):
@@ -40,6 +43,7 @@ class HelpCommand(TyperCommand):
         The parser alone takes `--dry-run` of `prune --keep-tag --dry-run` for a tag, and the versions are deleted.
         """
         take_words(self, ctx)
+        ctx.meta[ARGUMENTS] = tuple(args)
         options: list[Any] = [p for p in self.get_params(ctx) if p.param_type_name == "option"]
         flags = {flag: option for option in options for flag in option.opts}
         words = iter(args[: args.index("--")] if "--" in args else args)
@@ -69,6 +73,7 @@ class HelpGroup(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words before the command."""
         take_words(self, ctx)
+        ctx.meta[ARGUMENTS] = tuple(args)
         return super().parse_args(ctx, args)
 
 

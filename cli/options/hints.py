@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from edl_ckpt.cli.options import slips
 from edl_ckpt.cli.options.usage import origin
 from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core.base.errors import AuthError, EdlCkptError, NoSpaceError, NotFoundError, UnavailableError, UsageError
@@ -30,6 +31,9 @@ _ADDRESS: Final = r"([a-zA-Z][a-zA-Z0-9]+):/+([^/].*)"
 
 def add_hint(error: EdlCkptError, context: Any, values: Mapping[str, Any], out: Output) -> None:
     """Give an error the hint that only the command line knows: what was meant, or where a value came from."""
+    if isinstance(error, NotFoundError | UsageError) and context is not None and (meant := slips.swapped(context)):
+        error.hint = meant
+        return
     by_place = isinstance(error, NotFoundError) and not error.message.startswith(_A_FILE)
     if by_place and error.path and (error.hint or _UNSURE).startswith(_UNSURE):
         takes_ref = any("REF" in str(p.metavar) for p in context.command.params)
@@ -260,5 +264,7 @@ def check_named(ref: str | None, parsed: CheckpointRef, name: str, *rest: str) -
         newest = resolve(parsed, reporter=SILENT)
     if not is_named(ref, parsed, newest):
         known = f"; the newest complete version is {newest.key}" if newest else ""
-        hint = f"try: {command(*name.split(), (ref or '') + '@latest', *rest)}{known}"
+        is_number = bool(ref and ref.isdigit() and not os.path.lexists(ref))
+        meant = f"@{ref}" if is_number else f"{ref or ''}@latest"
+        hint = f"try: {command(*name.split(), meant, *rest)}{known}"
         raise UsageError("the version to change must be named, as in @100 or @latest", path=ref or None, hint=hint)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 from edl_ckpt.cli.manual.parsing import command_of
+from edl_ckpt.cli.options import slips
 from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core.base import words
 from edl_ckpt.core.base.errors import UsageError
@@ -48,11 +50,23 @@ def explained(error: Any) -> UsageError:
     text = str(error.format_message())
     if found := _NO_COMMAND.fullmatch(text):
         name, known = found[2], error.ctx.command.commands
-        hint = _synonym(name, path) or words.meant(name, known) or f"{path} --help lists the commands"
+        hint = (
+            slips.for_unknown_command(name, error.ctx, known)
+            or _synonym(name, path)
+            or _likely(name, known)
+            or f"{path} --help lists the commands"
+        )
         return UsageError(f"no such command: {escaped(name)}", hint=hint)
     if found := _EXTRA.fullmatch(text):
-        return UsageError(f"unexpected argument: {escaped(found[1])}", hint=_usage(context))
+        meant = slips.for_extra_words(context, found[1].split())
+        return UsageError(f"unexpected argument: {escaped(found[1])}", hint=meant or _usage(context))
     return UsageError(_sentence(text), hint=_usage(context) or f"try: {path} --help")
+
+
+def _likely(name: str, known: Iterable[str]) -> str | None:
+    """Return the commands that are like a word; None where one of them deletes."""
+    likely = words.closest(name, known)
+    return words.meant(name, likely) if likely == slips.without_deletions(likely) else None
 
 
 def _synonym(name: str, path: str) -> str | None:
@@ -92,7 +106,11 @@ def _option_hint(error: Any, context: Any, path: str) -> str:
     parameters = context.command.get_params(context) if context else ()
     options = (p for p in parameters if p.param_type_name == "option" and not getattr(p, "hidden", False))
     flags = [flag for option in options for flag in option.opts if flag.startswith("--")]
-    if close := words.meant(error.option_name.lstrip("-"), [flag.lstrip("-") for flag in flags]):
+    if meant := slips.for_unknown_option(context, error.option_name, flags):
+        return meant
+    name = error.option_name.lstrip("-")
+    likely = [f"--{each}" for each in words.closest(name, [flag.lstrip("-") for flag in flags])]
+    if likely == slips.without_deletions(likely) and (close := words.meant(name, [each[2:] for each in likely])):
         return close.replace("did you mean ", "did you mean --").replace(" or ", " or --")
     if hasattr(context.command, "commands"):
         return f"options come after the command: {path} COMMAND {escaped(error.option_name)}"

@@ -58,6 +58,12 @@ from edl_ckpt.core.storage.location import as_url
 _BEGUN: Final = "{}: a command is publishing or deleting a version, or was killed while it did; if none is running: {}"
 """A listing finishes nothing. An interrupted copy waits to be resumed, which is no fault."""
 
+_OTHER_WORDS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("newest", "last", "current", "head", "final", "recent"), "latest"),
+    **dict.fromkeys(("good", "safe", "healthy", "checked"), "verified"),
+}
+"""What other programs call the newest version, and the newest good one."""
+
 
 def list_versions(
     location: LocationLike,
@@ -572,6 +578,8 @@ def _tagged(listing: Listing, tag: str) -> Version:
     tags = {t for v in listing.versions for t in v.tags}
     metrics = {f"best:{name}" for v in listing.versions for name in v.metrics}
     words = closest(tag, {*tags, *metrics, "latest", "verified", "best"})
+    if ours := _OTHER_WORDS.get(tag.lower()):
+        raise NotFoundError(f"no version or tag {tag!r}", path=listing.location.url, hint=f"did you mean {ours}?")
     if words or tags:
         hint = meant(tag, words or tags, "tags")
         raise NotFoundError(f"no version or tag {tag!r}", path=listing.location.url, hint=hint)

@@ -203,7 +203,7 @@ def test_prune_says_that_it_deletes_no_names(tmp_path: Path) -> None:
     before = sorted(tmp_path.iterdir())
     done = edl("prune", tmp_path, "--delete", "weights.01-0.71", "--yes")
     assert done.returncode == 2
-    assert "prune deletes no version without a number" in done.stderr
+    assert "prune deletes versions by their numbers" in done.stderr
     assert sorted(tmp_path.iterdir()) == before
 
 

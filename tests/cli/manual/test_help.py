@@ -315,7 +315,7 @@ def test_examples_work(line: str, workshop: Path, tmp_path: Path, monkeypatch: p
         ("prune --keep x", "--keep: 'x' is not a whole number"),
         ("prune --keep -1", "--keep: must be at least 0, got -1"),
         ("prune --keep", "--keep: its value is missing"),
-        ("get a b", "unexpected argument: b\n  usage: edl-ckpt get [REF] [OPTIONS]"),
+        ("get a b", "unexpected argument: b\n  try: edl-ckpt get a --table b --id ID"),
     ],
 )
 def test_refusals_of_the_parser(line: str, words: str) -> None:

@@ -295,14 +295,17 @@ def test_unknown_variables(run: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
-        ("rm run@10", "did you mean `edl-ckpt prune LOCATION --delete VERSION`?"),
-        ("delete run@10", "did you mean `edl-ckpt prune LOCATION --delete VERSION`?"),
+        ("rm run@10", "did you mean `edl-ckpt prune LOCATION --delete VERSION --dry-run`?"),
+        ("delete run@10", "did you mean `edl-ckpt prune LOCATION --delete VERSION --dry-run`?"),
         ("cp run@10 out", "did you mean `edl-ckpt copy REF LOCATION`?"),
-        ("mv run@10 out", "`edl-ckpt copy REF LOCATION` and then `edl-ckpt prune LOCATION --delete VERSION`?"),
-        ("convert run@10", "`edl-ckpt export REF OUTPUT --format FORMAT` or `edl-ckpt reshard REF --ps N`?"),
+        (
+            "mv run@10 out",
+            "`edl-ckpt copy REF LOCATION` and then `edl-ckpt prune LOCATION --delete VERSION --dry-run`?",
+        ),
+        ("convert run@10", "`edl-ckpt export REF OUTPUT --format FORMAT` or `edl-ckpt reshard REF --ranks N`?"),
         ("restore run@10", "did you mean `edl-ckpt undo LOCATION` or `edl-ckpt copy REF LOCATION`?"),
         ("tag rm run@10 x", "did you mean `edl-ckpt tag remove REF TAG`?"),
-        ("tag run@10 x", "did you mean `edl-ckpt tag add run@10 TAG`?"),
+        ("tag run@10 x", "try: edl-ckpt tag add run@10 x"),
         ("metrics run", "did you mean `edl-ckpt metrics show run`?"),
         ("ls run", "did you mean list?"),
         ("metrics shov", "did you mean show?"),
