@@ -162,7 +162,7 @@ def processes() -> Iterator[Any]:
 
     from edl_ckpt.core.base.progress import SILENT
     from edl_ckpt.core.cluster import choice
-    from edl_ckpt.core.cluster.choice import connected
+    from edl_ckpt.core.cluster.address import connected
 
     with ExitStack() as stack:
         # On a busy machine a killed worker may take longer to start again than Dask waits until it gives it up.

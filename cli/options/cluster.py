@@ -46,7 +46,8 @@ def working(
         return
     if workers is not None and "workers" not in out.defaulted:
         raise UsageError("--workers cannot be used with --cluster", hint="a cluster has the workers that it has")
-    from edl_ckpt.core.cluster.choice import ask_workers, check_shared, check_target, cluster_at
+    from edl_ckpt.core.cluster.address import cluster_at
+    from edl_ckpt.core.cluster.choice import ask_workers, check_shared, check_target
 
     if target is not None:
         check_shared(target)

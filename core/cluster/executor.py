@@ -24,7 +24,7 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import abridged, counted, size
 from edl_ckpt.core.cluster import worker
 from edl_ckpt.core.cluster.worker import Done, Published, Seen, SharedFile
-from edl_ckpt.core.commit.writers import TOKEN
+from edl_ckpt.core.commit.meeting import TOKEN
 
 TASKS_A_THREAD: Final = 12
 """So many tasks for each thread at least, where there is data for them: the last ones end at about the same time. More

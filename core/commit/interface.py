@@ -17,7 +17,8 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.commit.journal import Journal, Note
-from edl_ckpt.core.commit.writers import SharedUploads, StagedTargets, TargetPart
+from edl_ckpt.core.commit.sent_parts import SharedUploads, TargetPart
+from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.versions import UNNUMBERED, Seal, ShardFile, State, Version
 from edl_ckpt.core.state.annotate import Describe

@@ -23,7 +23,7 @@ from edl_ckpt.core.base.errors import UnsupportedError, UsageError
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.parallel import RESULT_BYTES, Executor, default_workers
 from edl_ckpt.core.base.words import counted, size
-from edl_ckpt.core.commit.writers import Extent, even_edges
+from edl_ckpt.core.commit.sent_parts import Extent, even_edges
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.moving.plan import MovePlan, open_part_bytes

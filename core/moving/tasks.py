@@ -31,7 +31,7 @@ from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.catalog.target import check_beside
 from edl_ckpt.core.commit.interface import NewVersion, SharedTargets, VersionOutput, Written
 from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
-from edl_ckpt.core.commit.writers import Sending, SharedUploads, TargetPart
+from edl_ckpt.core.commit.sent_parts import Sending, SharedUploads, TargetPart
 from edl_ckpt.core.converting.changes import LeftOut
 from edl_ckpt.core.converting.items import NO_ITEMS, ItemCounts
 from edl_ckpt.core.kernel import bulk

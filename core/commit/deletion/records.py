@@ -1,10 +1,6 @@
 """What is in the trash: each deletion, with the versions that its record names and their metadata.
 
-What is no directory in the trash is none of ours. Versions whose files lie side by side in a location are moved file by
-file, the index first out and last in. So a reader never takes a part of the files for the whole. On the way out the
-record of the deletion has the mark of each file, which a rename keeps. When the index is in the trash, the next command
-moves the rest there too; a file that a job has written again stays. While the index is not there, nothing has begun, or
-everything is back.
+edl-ckpt makes only directories in the trash; other entries are ignored.
 """
 
 from __future__ import annotations
@@ -12,25 +8,32 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError
+from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError
 from edl_ckpt.core.base.words import neighbours
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.sources.registry import completes, number_named
+from edl_ckpt.core.sources.registry import number_named
 from edl_ckpt.core.state.document import MAX_BYTES, parse_document
 from edl_ckpt.core.state.metadata import unread_fault
 from edl_ckpt.core.state.paths import TRASH_DIR, metadata_owner, seal_file, version_file
 from edl_ckpt.core.storage import LocalStore
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.files import NEW
-from edl_ckpt.core.storage.local import file_mark, is_gone
+from edl_ckpt.core.storage.local import is_gone
 
-Marks: TypeAlias = Mapping[str, str]
-"""What tells the files of a version from others of their names, by name: those first that go out first."""
+RECORD_SCHEMA: Final = "edl-ckpt/trash/1"
+RECORD: Final = "record.json"
+META: Final = "meta"
+"""The directory of a deletion that has the metadata of its versions."""
+DROP: Final = "drop-"
+"""The name of a deletion that is being removed begins so."""
+_LAST_MOMENT: Final = 253_402_300_800
+"""The end of the year 9999: no later time can be printed."""
+_MAX_DEPTH: Final = 64
 
 
 def kept_name(version: Version) -> str:
@@ -42,92 +45,6 @@ def kept_name(version: Version) -> str:
 def is_several(version: Version) -> bool:
     """Say whether a version is several files in a location, and no directory or file alone."""
     return version.is_file and not version.is_elasticdl
-
-
-def marks_of(directory: Directory, names: Iterable[str]) -> Marks:
-    """Return the files of a version that are there, with their marks."""
-    states = {name: directory.stat(name) for name in sorted(names, key=lambda name: not completes(name))}
-    return {name: file_mark(state) for name, state in states.items() if state is not None}
-
-
-def move_out(root: Directory, trash: Directory, name: str, names: Sequence[str]) -> bool:
-    """Move files of a version into a directory of an entry of the trash; False when none was there any more."""
-    with trash.enter(name, make=True) as target:
-        return _move(root, target, names, flush_after=1)
-
-
-def move_back(trash: Directory, root: Directory, name: str, names: Sequence[str]) -> None:
-    """Move the files of a version back, the index last. RefusedError when a name is taken."""
-    with trash.enter(name) as source:
-        _move(source, root, names[::-1], flush_after=len(names) - 1)
-    trash.rmdir(name)
-
-
-def _move(source: Directory, target: Directory, names: Sequence[str], flush_after: int) -> bool:
-    moved = False
-    for number, name in enumerate(names, 1):
-        if source.stat(name) is not None:
-            source.rename_new(name, target, name)
-            moved = True
-        if number == flush_after:  # a power cut keeps the order
-            target.flush()
-            source.flush()
-    return moved
-
-
-def finish_publishing(root: Directory, stage: Directory, name: str, marks: Marks) -> bool:
-    """Move the rest of staged files to their places; False where a name is taken: then all of them are staged again."""
-    try:
-        if stage.is_directory(name):
-            move_back(stage, root, name, list(marks))
-    except RefusedError:
-        move_out(root, stage, name, _those_of(root, marks))
-    return is_there(root, marks)
-
-
-def is_there(root: Directory, marks: Marks) -> bool:
-    """Say whether the file that goes out first, and comes in last, is in a location."""
-    return next(iter(marks), "") in _those_of(root, marks)
-
-
-def _those_of(directory: Directory, marks: Marks) -> list[str]:
-    """Return the files in a directory that have their marks; a job may have written others of their names."""
-    present = marks_of(directory, marks)
-    return [name for name, mark in marks.items() if present.get(name) == mark]
-
-
-def finish_moves(root: Directory, trash: Directory, record: Mapping[str, Any]) -> None:
-    """Move the rest of the versions whose index is in the trash by now."""
-    for name, marks in recorded_marks(record).items():
-        if trash.is_directory(name):
-            with trash.enter(name) as inside:
-                has_begun = inside.stat(next(iter(marks), name)) is not None
-            if has_begun:
-                move_out(root, trash, name, _those_of(root, marks))
-            else:
-                trash.rmdir(name)
-
-
-def recorded_marks(record: Mapping[str, Any]) -> dict[str, Marks]:
-    """Return the marks in a record of a deletion, by the names of the versions; only of files that can be theirs."""
-    files = record.get("files")
-    versions = files.items() if isinstance(files, dict) else ()
-    return {name: dict(_own(name.removesuffix("index"), marks)) for name, marks in versions if isinstance(marks, dict)}
-
-
-def _own(prefix: str, marks: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    return ((name, str(mark)) for name, mark in marks.items() if name.startswith(prefix) and "/" not in name)
-
-
-RECORD_SCHEMA: Final = "edl-ckpt/trash/1"
-RECORD: Final = "record.json"
-META: Final = "meta"
-"""The directory of a deletion that has the metadata of its versions."""
-DROP: Final = "drop-"
-"""The name of a deletion that is being removed begins so."""
-_LAST_MOMENT: Final = 253_402_300_800
-"""The end of the year 9999: no later time can be printed."""
-_MAX_DEPTH: Final = 64
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,11 @@ from edl_ckpt.core.base.errors import EdlCkptError, NoSpaceError, NotFoundError,
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.progress import Reporter
+from edl_ckpt.core.commit.deletion.loose import Marks, finish_moves, marks_of, move_back, move_out, recorded_marks
 from edl_ckpt.core.commit.deletion.records import (
     DROP,
     META,
-    Marks,
     TrashEntry,
-    finish_moves,
     has_content,
     is_record,
     is_recorded,
@@ -31,12 +30,8 @@ from edl_ckpt.core.commit.deletion.records import (
     kept_name,
     last_deletion,
     list_trash,
-    marks_of,
     metadata_names,
-    move_back,
-    move_out,
     read_record,
-    recorded_marks,
     recorded_metadata,
     write_record,
 )

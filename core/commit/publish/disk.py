@@ -23,7 +23,8 @@ from edl_ckpt.core.base.ids import kernel_id
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.base.words import command
-from edl_ckpt.core.commit.deletion.records import META, finish_publishing, is_there, marks_of, move_back, write_record
+from edl_ckpt.core.commit.deletion.loose import finish_publishing, is_there, marks_of, move_back
+from edl_ckpt.core.commit.deletion.records import META, write_record
 from edl_ckpt.core.commit.interface import FinishedSink, LockedLocation, NewVersion, Prove, VersionOutput, Written
 from edl_ckpt.core.commit.journal import Journal, Note, parse_journal
 from edl_ckpt.core.commit.publish.carried import Carrying

@@ -25,8 +25,9 @@ from edl_ckpt.core.commit.deletion.trash import Trash
 from edl_ckpt.core.commit.interface import LockedLocation, NewVersion, Settled, VersionOutput
 from edl_ckpt.core.commit.publish.disk import LocalOutput
 from edl_ckpt.core.commit.publish.objects import RemoteOutput
-from edl_ckpt.core.commit.publish.staging import probe_disk, probe_objects
-from edl_ckpt.core.commit.repair.abandoned import DiskRepair, ObjectRepair
+from edl_ckpt.core.commit.publish.probes import probe_disk, probe_objects
+from edl_ckpt.core.commit.repair.disk import DiskRepair
+from edl_ckpt.core.commit.repair.objects import ObjectRepair
 from edl_ckpt.core.commit.shard import DiskShard, Hold, ObjectShard, ShardOutput, ShardPlace
 from edl_ckpt.core.sources.registry import completes, shard_named, version_named
 from edl_ckpt.core.state.document import is_newer, schema_at_head

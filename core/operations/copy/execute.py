@@ -31,7 +31,8 @@ from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of
 from edl_ckpt.core.commit.interface import LockedLocation, NewVersion, Resume, SharedTargets, VersionOutput, Written
 from edl_ckpt.core.commit.newest_record import note_newest
 from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
-from edl_ckpt.core.commit.writers import Sending, StagedTargets
+from edl_ckpt.core.commit.sent_parts import Sending
+from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.converting.items import NO_ITEMS, ItemCounts, items_of
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.model.versions import Chunk, Seal, SealedShard, State, Version, now_text

@@ -16,8 +16,9 @@ from checkpoints import only, save_small
 from cluster_tasks import exchange, not_mounted, without_kernel
 from edl_ckpt.core import NotFoundError, UnavailableError, UnsupportedError, UsageError, verify_version
 from edl_ckpt.core.base.progress import SILENT, Progress
-from edl_ckpt.core.cluster import choice, worker
-from edl_ckpt.core.cluster.choice import cluster_at, connected
+from edl_ckpt.core.cluster import address as addresses
+from edl_ckpt.core.cluster import worker
+from edl_ckpt.core.cluster.address import cluster_at, connected
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 
 
@@ -117,7 +118,7 @@ def silent() -> Iterator[str]:
 @pytest.mark.parametrize("protocol", ["tls", "tcp"])
 def test_nothing_is_left_of_a_failed_connection(protocol: str, silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that could not connect is closed at once: the garbage collector would do it in the wrong thread."""
-    monkeypatch.setattr(choice, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(addresses, "CONNECT_SECONDS", 0.2)
     before = {*threading.enumerate()}
     with pytest.raises(UnavailableError) as caught, connected(f"{protocol}://{silent}", SILENT):
         pass
@@ -129,7 +130,7 @@ def test_nobody_there(tmp_path: Path, silent: str, monkeypatch: pytest.MonkeyPat
     """A scheduler file that is not there is not found; a port where nobody listens is unavailable."""
     with pytest.raises(NotFoundError), connected(str(tmp_path / "scheduler.json"), SILENT):
         pass
-    monkeypatch.setattr(choice, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(addresses, "CONNECT_SECONDS", 0.2)
     with pytest.raises(UnavailableError, match="no scheduler answers"), cluster_at(f"tcp://{silent}"):
         pass
 
@@ -152,10 +153,10 @@ def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with distributed.LocalCluster(protocol="tls", host="127.0.0.1", security=security, **options) as cluster:
         address = cluster.scheduler_address
         assert address.startswith("tls://")
-        monkeypatch.setattr(choice, "CONNECT_SECONDS", 0.5)
+        monkeypatch.setattr(addresses, "CONNECT_SECONDS", 0.5)
         with pytest.raises(UnavailableError), connected(address, SILENT):
             pass
-        monkeypatch.setattr(choice, "CONNECT_SECONDS", 60)
+        monkeypatch.setattr(addresses, "CONNECT_SECONDS", 60)
         own = {f"distributed.comm.tls.{key}": made for key in ("ca-file", "client.cert", "client.key")}
         with dask.config.set(own), cluster_at(address) as executor:
             assert verify_version(only(tmp_path / "run"), level="deep", executor=executor).ok
@@ -165,7 +166,7 @@ def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_tls_elsewhere(processes: Any, monkeypatch: pytest.MonkeyPatch, here: bool) -> None:
     """A scheduler of another machine without TLS is one line of warning; one of this machine is none."""
     progress = Progress()
-    monkeypatch.setattr(choice, "is_this_machine", lambda host: here)
+    monkeypatch.setattr(addresses, "is_this_machine", lambda host: here)
     with connected(processes.scheduler.address, progress):
         pass
     told = "the scheduler at 127.0.0.1 has no TLS: anyone who reaches it can run programs on its workers"
@@ -174,9 +175,9 @@ def test_no_tls_elsewhere(processes: Any, monkeypatch: pytest.MonkeyPatch, here:
 
 def test_this_machine() -> None:
     """Only a scheduler elsewhere needs TLS."""
-    assert choice.is_this_machine("127.0.0.1")
-    assert choice.is_this_machine("localhost")
-    assert not choice.is_this_machine("192.0.2.1")
+    assert addresses.is_this_machine("127.0.0.1")
+    assert addresses.is_this_machine("localhost")
+    assert not addresses.is_this_machine("192.0.2.1")
 
 
 @pytest.mark.parametrize(("total_bytes", "task_mib"), [(4 << 30, 8), (1 << 40, 85), (10 << 40, 640)])

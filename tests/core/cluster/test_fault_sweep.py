@@ -39,7 +39,7 @@ from edl_ckpt.core import (
     verify_version,
 )
 from edl_ckpt.core.base.progress import SILENT
-from edl_ckpt.core.cluster.choice import connected
+from edl_ckpt.core.cluster.address import connected
 from edl_ckpt.core.commit.repair.recovery import recover
 from examples import TIMES
 from program import PROGRAM

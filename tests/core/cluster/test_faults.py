@@ -24,7 +24,7 @@ from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.progress import SILENT, Progress, SilentReporter
 from edl_ckpt.core.cluster import executor as executor_module
 from edl_ckpt.core.cluster import worker
-from edl_ckpt.core.cluster.choice import cluster_at
+from edl_ckpt.core.cluster.address import cluster_at
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.cluster.worker import packed
 from edl_ckpt.core.model.versions import State, Version

@@ -44,10 +44,11 @@ from edl_ckpt.core import (
 from edl_ckpt.core.base.progress import SILENT, Progress
 from edl_ckpt.core.cluster import choice, worker
 from edl_ckpt.core.cluster import executor as executor_module
-from edl_ckpt.core.cluster.choice import check_target, cluster_at
+from edl_ckpt.core.cluster.address import cluster_at
+from edl_ckpt.core.cluster.choice import check_target
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.cluster.worker import Seen
-from edl_ckpt.core.commit.writers import SharedDirectory
+from edl_ckpt.core.commit.meeting import SharedDirectory
 from edl_ckpt.core.operations.reshard import execute
 from edl_ckpt.core.storage.location import Location
 from waiting import wait_until

@@ -28,7 +28,8 @@ from edl_ckpt.core import (
 from edl_ckpt.core.base.ids import kernel_id
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.commit import writers
-from edl_ckpt.core.commit.writers import TOKEN, StagedTargets, Writers
+from edl_ckpt.core.commit.meeting import TOKEN
+from edl_ckpt.core.commit.writers import StagedTargets, Writers
 from edl_ckpt.core.storage.beneath import Directory
 from program import PROGRAM
 from waiting import wait_until

@@ -29,7 +29,7 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.commit.publish.objects import RemoteOutput
-from edl_ckpt.core.commit.writers import Extent, SharedUpload, SharedUploads
+from edl_ckpt.core.commit.sent_parts import Extent, SharedUpload, SharedUploads
 from edl_ckpt.core.moving.part_plan import PartsPlan
 from edl_ckpt.core.operations.copy.execute import CopyResult
 from edl_ckpt.core.storage import Location, open_store
@@ -136,7 +136,7 @@ def test_a_worker_that_sees_another_bucket(
 ) -> None:
     """A worker whose token this process does not find is refused."""
     save_mixed(tmp_path / "run")
-    monkeypatch.setattr("edl_ckpt.core.commit.writers.SharedPrefix.has", lambda *_: False)
+    monkeypatch.setattr("edl_ckpt.core.commit.meeting.SharedPrefix.has", lambda *_: False)
     with pytest.raises(UnsupportedError, match="cannot read and write where this machine does"):
         copy(tmp_path / "run", s3.url, client)
     nothing_is_left(s3)

@@ -30,7 +30,7 @@ from edl_ckpt.core.base.packing import together
 from edl_ckpt.core.base.parallel import RESULT_BYTES, Advance, run_parallel
 from edl_ckpt.core.base.progress import Counted
 from edl_ckpt.core.cluster.executor import ClusterExecutor
-from edl_ckpt.core.commit.writers import Sending
+from edl_ckpt.core.commit.sent_parts import Sending
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.operations.export.content.reader import ContentReader

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, NamedTuple, TypeAlias
 
-from edl_ckpt.core.commit.writers import Extent, SharedUploads, even_edges
+from edl_ckpt.core.commit.sent_parts import Extent, SharedUploads, even_edges
 from edl_ckpt.core.storage.interface import SentPart
 from edl_ckpt.core.storage.local import LocalReader
 from edl_ckpt.core.storage.parts import PartMemory

@@ -23,9 +23,11 @@ from edl_ckpt.core.base.parallel import Meeting, impatient
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.cluster.choice import not_shared
+from edl_ckpt.core.commit.meeting import SharedDirectory, SharedPrefix
+from edl_ckpt.core.commit.publish.file_upload import Ahead
 from edl_ckpt.core.commit.publish.replaceable import check_names
-from edl_ckpt.core.commit.publish.single_file import Ahead, StagedOutput, sweep_work, work_name
-from edl_ckpt.core.commit.writers import SharedDirectory, SharedPrefix, SharedUpload, SharedUploads
+from edl_ckpt.core.commit.publish.single_file import StagedOutput, sweep_work, work_name
+from edl_ckpt.core.commit.sent_parts import SharedUpload, SharedUploads
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
 from edl_ckpt.core.operations.export.output.places import OutputFile, flush_file

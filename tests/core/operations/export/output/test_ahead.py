@@ -12,7 +12,7 @@ from checkpoints import at
 from descriptors import opened
 from edl_ckpt.core import export_version
 from edl_ckpt.core.base.errors import EdlCkptError
-from edl_ckpt.core.commit.publish import single_file
+from edl_ckpt.core.commit.publish import file_upload
 from edl_ckpt.core.operations.export.content import reader as content
 from s3_fixtures import Bucket
 from s3_proxy import Fault, status
@@ -22,13 +22,13 @@ from s3_proxy import Fault, status
 def parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return how many parts were on their way whenever a file was whole."""
     seen: list[int] = []
-    finish = single_file.FileUpload.finish
+    finish = file_upload.FileUpload.finish
 
-    def counted(self: single_file.FileUpload) -> None:
+    def counted(self: file_upload.FileUpload) -> None:
         seen.append(len(self._sent))
         finish(self)
 
-    monkeypatch.setattr(single_file.FileUpload, "finish", counted)
+    monkeypatch.setattr(file_upload.FileUpload, "finish", counted)
     return seen
 
 
@@ -90,4 +90,4 @@ def test_only_whole_parts_are_final() -> None:
     for _ in range(200):
         ranges = [tuple(sorted(random.integers(0, 12, 2).tolist())) for _ in range(random.integers(1, 6))]
         marked = {byte for start, end in ranges for byte in range(start, end)}
-        assert single_file._cover(ranges, 2, 9) == (marked >= set(range(2, 9)))
+        assert file_upload._cover(ranges, 2, 9) == (marked >= set(range(2, 9)))

@@ -1,9 +1,7 @@
-"""Recovery on a disk: staging directories and the trash, by their journals and owners.
-
-Recovery on object storage: journals, placeholder objects, and uploads that no listing shows.
+"""Recovery on object storage: journals, placeholder objects, and uploads that no listing shows.
 
 A process that goes on after its lock was taken over, and is killed then, leaves what no journal lists: another process
-has settled its own. Those are placeholder objects, and shards beside another set. They are removed where one complete
+has settled its own. Those are placeholder objects, and shards next to another set. They are removed where one complete
 set of shards remains, and only if they are surely ours.
 """
 
@@ -11,192 +9,35 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.base.words import abridged, counted, rounded_duration
-from edl_ckpt.core.catalog.files import check_is_no_file
 from edl_ckpt.core.catalog.listing import list_versions
-from edl_ckpt.core.commit.deletion.records import RECORD, damaged_records
 from edl_ckpt.core.commit.deletion.removal import settle_deletions
-from edl_ckpt.core.commit.deletion.trash import Trash
-from edl_ckpt.core.commit.interface import LOOK, Settled, discarded_copy
+from edl_ckpt.core.commit.interface import LOOK, Settled
 from edl_ckpt.core.commit.journal import Journal, parse_journals
-from edl_ckpt.core.commit.publish.disk import read_journal, settle_stage
+from edl_ckpt.core.commit.meeting import TOKEN
 from edl_ckpt.core.commit.publish.objects import settle_remote
 from edl_ckpt.core.commit.publish.single_file import sweep_work
-from edl_ckpt.core.commit.publish.staging import remove_empty_state, remove_stage
 from edl_ckpt.core.commit.publish.uploads import MARK, settle_marked
-from edl_ckpt.core.commit.writers import TOKEN
 from edl_ckpt.core.model.versions import ShardFile, Version
 from edl_ckpt.core.sources.registry import directory_named, shard_named
-from edl_ckpt.core.state.aside import make_way, set_aside
 from edl_ckpt.core.state.lock_proof import prove_lock, write_proved
 from edl_ckpt.core.state.owner import (
-    OWNER_FILE,
-    has_our_owner,
-    if_abandoned,
-    is_abandoned,
     is_me,
     is_presumed_dead,
-    is_stage_name,
-    owner_in,
 )
 from edl_ckpt.core.state.paths import (
     JOURNAL,
     KEPT_DIR,
     META_DIR,
     STAGE_DIR,
-    STATE_DIR,
-    TRASH_DIR,
     damaged_name,
-    is_damaged,
-    is_resumable,
 )
 from edl_ckpt.core.state.seal import read_seal
-from edl_ckpt.core.storage import LocalStore
-from edl_ckpt.core.storage.beneath import Directory, kind_of
-from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.files import NEW
 from edl_ckpt.core.storage.interface import SMALL_BYTES, ObjectStore, OpenUpload
-
-_MOVE: Final = "edl-ckpt did not make it, so it is left alone; inspect it, and move it away"
-
-
-class DiskRepair:
-    """Finishes or rolls back what dead commands left at a location on a disk; the caller holds its lock.
-
-    While it settles, `_root` and `_state` are the open directories.
-    """
-
-    def __init__(self, store: LocalStore) -> None:
-        self._store = store
-
-    def names(self) -> list[str]:
-        """Return the names at the location; NotFoundError when it is no directory."""
-        check_is_no_file(self._store.location)
-        with storage_errors(self._store.root):
-            return os.listdir(self._store.root)
-
-    def has_uploads(self) -> bool:
-        """Return False: what is being written is in staging directories."""
-        return False
-
-    def is_interrupted(self) -> bool:
-        """Say whether a dead command left the journal of a replacement; the caller needs no lock."""
-        try:
-            names = self._store.names(STAGE_DIR)
-        except RefusedError:  # it is none of ours, and a command that takes the lock sets it aside
-            return False
-        stages = [f"{STAGE_DIR}/{name}" for name in names if not is_resumable(name)]
-        root = self._store.root
-        return any(_has_journal(root, stage) and is_abandoned(root, stage) for stage in stages)
-
-    def settle(self, settled: Settled) -> None:
-        """Finish, roll back or keep what dead commands left; finish deletions."""
-        with Directory.open(self._store.root) as root, root.find(STATE_DIR) as state:
-            self._root, self._state, self._settled = root, state, settled
-            self._settle_state()
-        settled.done += map(str, Trash(self._store).sweep())
-
-    def sweep(self, settled: Settled) -> None:
-        """Do nothing: on a disk everything that a dead command left is in our state."""
-
-    def _settle_state(self) -> None:
-        """Settle the staging directories and the trash; see to it that both can be used."""
-        if self._settled.exclusive:
-            for path in (STAGE_DIR, TRASH_DIR):
-                self._settled.done += filter(None, [make_way(self._state, os.path.basename(path))])
-        with self._root.find(STAGE_DIR) as stages:
-            for name in stages.names():
-                if not is_damaged(name):
-                    self._settle_entry(stages, name)
-        remove_empty_state(self._root)
-        with self._root.find(TRASH_DIR) as trash:
-            self._settled.left += [_strange(trash, name) for name in trash.names() if not trash.is_directory(name)]
-            for name, why in list(damaged_records(trash)) if self._settled.exclusive else ():
-                with trash.enter(name) as entry:
-                    self._settled.done.append(set_aside(self._state, entry, RECORD, f"cannot be used ({why})"))
-        _sweep_replacements(self._root)
-
-    def _settle_entry(self, stages: Directory, name: str) -> None:
-        """Settle an entry of the staging directories. What we did not make is left alone."""
-        if not stages.is_directory(name):
-            if not self._freed(stages, name, "is no directory"):
-                self._settled.left.append(_strange(stages, name))
-        elif not is_stage_name(name):
-            if not stages.rmdir(name):  # if it was empty, no process was at work in it
-                self._settled.left.append(f"{stages.join(name)}: {_MOVE}")
-        else:
-            with stages.enter(name) as stage, if_abandoned(stage) as dead:
-                self._settle_ours(stages, stage, name, dead=dead)
-
-    def _settle_ours(self, stages: Directory, stage: Directory, name: str, *, dead: bool) -> None:
-        """Settle a directory that has a name as we give them; without an owner's file of ours it may be another's."""
-        if has_our_owner(stage):
-            if dead:
-                self._settle_abandoned(stages, stage, name)
-        elif not stage.names():
-            if dead or not owner_in(name):
-                stages.rmdir(name)
-        elif not self._freed(stages, name, f"has no {OWNER_FILE} of ours"):
-            self._settled.left.append(f"{stage.path} has no {OWNER_FILE} of edl-ckpt: {_MOVE}")
-
-    def _freed(self, stages: Directory, name: str, why: str) -> bool:
-        """Set something aside if we need its name; say whether that was done."""
-        if not is_resumable(name) or not self._settled.exclusive:
-            return False
-        self._settled.done.append(set_aside(self._state, stages, name, why))
-        return True
-
-    def _settle_abandoned(self, stages: Directory, stage: Directory, name: str) -> None:
-        """Settle one abandoned staging directory of ours."""
-        settled = self._settled
-        try:
-            journal = read_journal(stage)
-        except (RefusedError, ValueError) as error:
-            aside = set_aside(self._state, stages, name, f"has a {JOURNAL} that cannot be used ({error})")
-            settled.left.append(f"{aside}; {LOOK}")
-            return
-        if journal is not None and settled.keeps(journal):
-            return
-        if journal is None:
-            settled.done.append(f"removed the abandoned staging directory {name}")
-        elif journal.source:
-            settled.done.append(discarded_copy(journal.key))
-        else:
-            try:
-                settled.done += filter(None, [settle_stage(self._root, stage)])
-            except RefusedError as error:
-                settled.leave(error)
-                return
-        remove_stage(self._root, stage)
-
-
-def _has_journal(root: str, stage: str) -> bool:
-    with suppress(EdlCkptError), Directory.beneath(root, stage) as directory:
-        return directory.is_file(JOURNAL)
-    return False
-
-
-def _strange(directory: Directory, name: str) -> str:
-    found = directory.stat(name)
-    kind = kind_of(found.st_mode if found else 0)
-    return f"{directory.join(name)} is {kind}: {_MOVE}"
-
-
-def _sweep_replacements(root: Directory) -> None:
-    """Remove the temporary small files of dead processes: each was about to replace another (`Directory.replace`)."""
-    with suppress(EdlCkptError), root.find(META_DIR) as folder:
-        for name in folder.names():
-            owner = owner_in(name) if name.startswith(".") and name.endswith(NEW) else {}
-            found = folder.stat(name) if owner else None
-            if found is not None and is_presumed_dead(owner, time.time() - found.st_mtime):
-                folder.unlink(name)
-
 
 _OLD_TOKEN_SECONDS: Final = 600.0
 _OLD_UPLOAD_SECONDS: Final = 24 * 3600.0
