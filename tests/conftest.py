@@ -161,15 +161,15 @@ def processes() -> Iterator[Any]:
     import dask
 
     from edl_ckpt.core.base.progress import SILENT
-    from edl_ckpt.core.cluster import choice
+    from edl_ckpt.core.cluster import address
     from edl_ckpt.core.cluster.address import connected
 
     with ExitStack() as stack:
         # On a busy machine a killed worker may take longer to start again than Dask waits until it gives it up.
         stack.enter_context(dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}))
         with patient(), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(choice, "CONNECT_SECONDS", 120)
-            patch.setattr(choice, "WORKER_SECONDS", 120)
+            patch.setattr(address, "CONNECT_SECONDS", 120)
+            patch.setattr(address, "WORKER_SECONDS", 120)
             client = stack.enter_context(connected("local:2", SILENT))
         yield client
 

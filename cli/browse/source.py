@@ -17,8 +17,9 @@ from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError
 from edl_ckpt.core.base.parallel import stop_when
 from edl_ckpt.core.base.progress import Progress
 from edl_ckpt.core.base.words import Level, portion
-from edl_ckpt.core.catalog.files import directory_alone, named_file, named_step
+from edl_ckpt.core.catalog.files import directory_alone, named_step
 from edl_ckpt.core.catalog.listing import list_versions, pick, resolve, split_version_dir
+from edl_ckpt.core.catalog.single_file import named_file
 from edl_ckpt.core.model.versions import CheckpointRef, Listing, Version
 from edl_ckpt.core.operations.verify.check import verify_version
 from edl_ckpt.core.reading.loss import loss_of

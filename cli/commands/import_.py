@@ -64,7 +64,7 @@ def import_command(
     ids, and shows the shards that would be written.
     """
     from edl_ckpt.cli.render import written
-    from edl_ckpt.core.base.memory import keep_freed_memory
+    from edl_ckpt.core.base.freed_memory import keep_freed_memory
     from edl_ckpt.core.operations import importing
     from edl_ckpt.core.operations.convert import convert_version
     from edl_ckpt.core.sources.systems import ELASTICDL

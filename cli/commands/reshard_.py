@@ -56,7 +56,7 @@ def reshard_command(
     system than ElasticDL stays one of that system.
     """
     from edl_ckpt.cli.render import written
-    from edl_ckpt.core.base.memory import keep_freed_memory
+    from edl_ckpt.core.base.freed_memory import keep_freed_memory
     from edl_ckpt.core.operations.convert import convert_version
     from edl_ckpt.core.operations.reshard.execute import execute_reshard, prepare_reshard
 

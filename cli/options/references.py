@@ -22,8 +22,9 @@ def resolve_ref(ref: str | None, out: Output, *, to_change: bool = False, aloud:
     With `to_change`, the work of a killed command in the location is finished or undone first, and a checkpoint in a
     file by itself is refused. With `aloud`, the command says which version it takes when none was named.
     """
-    from edl_ckpt.core.catalog.files import check_in_location, named_file, named_step
+    from edl_ckpt.core.catalog.files import check_in_location, named_step
     from edl_ckpt.core.catalog.listing import resolve
+    from edl_ckpt.core.catalog.single_file import named_file
 
     parsed = parsed_ref(ref, out)
     if to_change:

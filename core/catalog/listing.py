@@ -28,9 +28,10 @@ from edl_ckpt.core.catalog.annotated import listed_metadata, with_metadata
 from edl_ckpt.core.catalog.bounds import Look, look
 from edl_ckpt.core.catalog.entries import grouped, has_journal, journals_among
 from edl_ckpt.core.catalog.evidence import with_doubts
-from edl_ckpt.core.catalog.files import directory_alone, named_file, named_step, open_location
+from edl_ckpt.core.catalog.files import directory_alone, named_step, open_location
 from edl_ckpt.core.catalog.interest import Interest
 from edl_ckpt.core.catalog.one_of_many import one_of_many
+from edl_ckpt.core.catalog.single_file import named_file
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS, Settling
 from edl_ckpt.core.catalog.uuids import read_uuid_metadata, with_uuid
 from edl_ckpt.core.model.versions import DAMAGED, CheckpointRef, Listing, State, Version

@@ -22,7 +22,7 @@ from edl_ckpt.core.base.job import FunctionWork
 from edl_ckpt.core.base.parallel import RESULT_BYTES, SMALL_READS, Advance, Meeting, Opened, Result, Task, Work
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import abridged, counted, size
-from edl_ckpt.core.cluster import worker
+from edl_ckpt.core.cluster import reach, worker
 from edl_ckpt.core.cluster.worker import Done, Published, Seen, SharedFile
 from edl_ckpt.core.commit.meeting import TOKEN
 
@@ -234,17 +234,17 @@ class ClusterExecutor:
         place.write(token, token.encode())
         found: dict[str, Any] = {}
         try:
-            there = self.ask(worker.reach, worker.packed(place), token, found=found)
+            there = self.ask(reach.reach, worker.packed(place), token, found=found)
             self._check_reached(place, token, there, size_bytes)
         finally:
-            names = [reached.name for reached in found.values() if isinstance(reached, worker.Reached)]
+            names = [reached.name for reached in found.values() if isinstance(reached, reach.Reached)]
             for name in filter(None, (token, *names)):
                 place.remove(name)
 
     def _check_reached(self, place: Meeting, token: str, found: Mapping[str, Any], size_bytes: int) -> None:
         for address, reached in found.items():
-            if not isinstance(reached, worker.Reached):
-                reached = worker.Reached(fault=f"{type(reached).__name__}: {reached}")  # noqa: PLW2901
+            if not isinstance(reached, reach.Reached):
+                reached = reach.Reached(fault=f"{type(reached).__name__}: {reached}")  # noqa: PLW2901
             why = reached.fault or ("" if place.has(reached.name, token) else "its file is not here")
             problem, hint = f"cannot read and write where this machine does ({why})", place.hint
             if not why:
@@ -258,8 +258,8 @@ class ClusterExecutor:
         """Raise UnsupportedError where a worker has no room for temporary files of so many bytes a task."""
         if not size_bytes:
             return
-        for address, found in self.ask(worker.spare).items():
-            if not isinstance(found, worker.Reached):
+        for address, found in self.ask(reach.spare).items():
+            if not isinstance(found, reach.Reached):
                 continue  # its first task says it better
             at_once = min(int(self._workers[address]["nthreads"]), tasks)
             if found.free_bytes < size_bytes * at_once:

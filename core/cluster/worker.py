@@ -11,7 +11,6 @@ import io
 import os
 import pickle
 import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -24,8 +23,9 @@ from typing import Any, Final, NamedTuple
 
 from edl_ckpt.core.base import version
 from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
-from edl_ckpt.core.base.memory import kept_memory, memory_now_bytes
-from edl_ckpt.core.base.parallel import Meeting, Resource, Work, alone
+from edl_ckpt.core.base.freed_memory import kept_memory
+from edl_ckpt.core.base.memory import memory_now_bytes
+from edl_ckpt.core.base.parallel import Resource, Work, alone
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.location import OPEN_OPTIONS
@@ -33,6 +33,8 @@ from edl_ckpt.core.storage.location import OPEN_OPTIONS
 VERSION: str = version.VERSION
 _MOST_OPENED: Final = 4
 _MOST_ENDED: Final = 1000
+_asked_for: Final[set[tuple[str, str]]] = set()
+"""The files that this process has looked at for a command: (location, path)."""
 
 
 @functools.cache
@@ -215,10 +217,6 @@ def look(dask_worker: Any = None) -> Seen:
     return Seen(VERSION, has_kernel, dask_worker.contact_address, memory_now_bytes(), int(limit * part))
 
 
-_asked_for: Final[set[tuple[str, str]]] = set()
-"""The files that this process has looked at for a command: (location, path)."""
-
-
 def see(location: Location, path: str) -> Sight:
     """Open a file of a location, and say what it is."""
     try:
@@ -249,38 +247,3 @@ def _latecomer(fault: str, hint: str, path: str | None = None) -> UnsupportedErr
     me = get_worker()
     name = f"worker {me.name}" if me.name == me.contact_address else f"worker {me.name} at {me.contact_address}"
     return UnsupportedError(f"{name}, which came during the work, {fault}", path=path, hint=hint)
-
-
-class Reached(NamedTuple):
-    """What a worker could do in a directory."""
-
-    name: str = ""
-    """The file that it wrote there; '' when it could not."""
-    free_bytes: int = 0
-    """The room that it sees there, within its quota where the storage shows that."""
-    fault: str = ""
-
-
-def reach(place: bytes, token: str) -> Reached:
-    """Read a token in a packed place, and write another one beside it."""
-    meeting: Meeting = pickle.loads(place)  # noqa: S301 - as above
-    try:
-        name = f"{meeting.read(token).decode()}-{uuid.uuid4().hex}"
-        meeting.write(name, name.encode())
-        return Reached(name, free_bytes(meeting.path) if meeting.is_directory else sys.maxsize)
-    except EdlCkptError as error:
-        return Reached(fault=str(error))
-    except OSError as error:
-        return Reached(fault=f"{error.strerror}: {error.filename}" if error.strerror else str(error))
-
-
-def spare() -> Reached:
-    """Return where a worker keeps temporary files, and how much room there is."""
-    directory = tempfile.gettempdir()
-    return Reached(directory, free_bytes(directory))
-
-
-def free_bytes(directory: str) -> int:
-    """Return the room in a directory, in bytes, as this process sees it."""
-    status = os.statvfs(directory)
-    return status.f_bavail * status.f_frsize

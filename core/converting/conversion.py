@@ -36,8 +36,8 @@ from edl_ckpt.core.model.tables import Encoding
 from edl_ckpt.core.proof.duplicates import check_unique_ids
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.reading.blocks import IdPiece, read_piece
-from edl_ckpt.core.reading.pieces import row_batches
 from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.reading.row_batches import row_batches
 from edl_ckpt.core.reading.stored_sums import NO_SUMS, StoredSums, SumsCompared
 from edl_ckpt.core.sorting.partition import PartitionedTable, Ranges, parts_needed
 from edl_ckpt.core.sources.dcp.tables import is_table_name

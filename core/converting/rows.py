@@ -22,8 +22,9 @@ from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.reading.blocks import IdPiece, read_piece
 from edl_ckpt.core.reading.casts import cast_bytes
-from edl_ckpt.core.reading.pieces import IdsAt, count_rows, ids_at, row_batches
+from edl_ckpt.core.reading.pieces import IdsAt, count_rows, ids_at
 from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.reading.row_batches import row_batches
 from edl_ckpt.core.sources.elasticdl.target import write_groups
 from edl_ckpt.core.storage.interface import Sinks
 

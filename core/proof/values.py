@@ -43,7 +43,6 @@ from edl_ckpt.core.reading.pieces import (
     PIECE_BYTES,
     DenseAt,
     IdsAt,
-    Looks,
     PieceAt,
     RowMarks,
     count_rows,
@@ -54,9 +53,9 @@ from edl_ckpt.core.reading.pieces import (
     is_small,
     marked_at,
     read_dense,
-    row_batches,
 )
 from edl_ckpt.core.reading.reader import Checkpoint, openings
+from edl_ckpt.core.reading.row_batches import Looks, row_batches
 from edl_ckpt.core.reading.small_parts import Bundle, bundles, read_bundle
 from edl_ckpt.core.sources.elasticdl.target import Literals
 from edl_ckpt.core.storage.interface import is_on_disk

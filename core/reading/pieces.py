@@ -6,26 +6,21 @@ small ones are one task, and so are many bytes where a task costs more than a th
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping
-from contextlib import nullcontext
 from functools import partial
 from itertools import chain
-from threading import BoundedSemaphore
 from typing import Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.packing import packed
 from edl_ckpt.core.base.parallel import Advance
-from edl_ckpt.core.base.thread_memory import ThreadMemory
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.model.tables import DenseEntry, Encoding, TableEntry
-from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece, Sums, check_row_count, count_ids, cuts, read_rows
+from edl_ckpt.core.reading.blocks import IdPiece, Sums, check_row_count, count_ids, cuts
 from edl_ckpt.core.reading.picklable import CheckpointValue
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.storage.interface import RangeReader
@@ -34,16 +29,14 @@ PIECE_BYTES: Final = 1 << 20
 """Bytes of ids, or of a dense variable, in one task."""
 SMALL_BYTES: Final = 256 << 10
 """The size up to which the part of a table in a shard is small: then a few calls for each would cost more than it."""
-_LOOK_BYTES: Final = 512 << 10
-"""Bytes of values that are looked at twice, for their sketch and their checksum, while they are in the L2 cache."""
 DIRECT_BYTES: Final = 1 << 20
 """Bytes of values that the kernel has in one call; fewer, in a whole piece, are not worth it."""
-
-
 _LEAST_TASK_BYTES: Final = 256 << 10
 """A thread too takes small pieces together: each alone would cost it more than their bytes."""
 _DENSE_BYTES: Final = 8 * bulk.CHUNK_BYTES
 """Pieces of variables begin at multiples of it: at whole sketch chunks, also when float64 becomes float16."""
+_VARINT: Final = Encoding.VARINT
+"""A member of a class of constants takes time to look up, and each small part is asked."""
 
 
 class IdsAt(NamedTuple):
@@ -256,10 +249,6 @@ def in_sketched_tasks(
     yield from packed(map(measured, places), max(task_bytes, _LEAST_TASK_BYTES))
 
 
-_VARINT: Final = Encoding.VARINT
-"""A member of a class of constants takes time to look up, and each small part is asked."""
-
-
 def is_small(entry: TableEntry, times: int = 1) -> bool:
     """Say whether the part of a table in a shard is small: rows, and behind them their ids, a byte or more for each.
 
@@ -280,67 +269,6 @@ def cut_piece(checkpoint: Checkpoint, piece: IdPiece, piece_bytes: int) -> Itera
     whole = piece.start, piece.end  # nearly every piece is one: there may be thousands
     for start, end in [whole] if piece.end - piece.start <= step else cuts(piece.run, *whole, step):
         yield IdPiece(piece.shard, piece.entry, piece.run, start, end)
-
-
-class Looks:
-    """How the threads of one pass look at what they have read of far storage.
-
-    At most as many threads as cores look at a time. If all did, all would be done at the same time, and then all would
-    wait for the network together, while no core works. The memory of batches is used again by the next ones.
-    """
-
-    def __init__(self) -> None:
-        self.turn = BoundedSemaphore(len(os.sched_getaffinity(0)))
-        self.memory = ThreadMemory()
-
-
-def row_batches(
-    checkpoint: Checkpoint,
-    piece: IdPiece,
-    rows: int,
-    batch_bytes: int,
-    sums: Sums | None = None,
-    *,
-    wanted: npt.NDArray[np.bool_] | None = None,
-    looks: Looks | None = None,
-) -> Iterator[tuple[slice, bulk.U8]]:
-    """Yield (rows of the piece, their values uint8 [n, row_bytes]) in batches of about `batch_bytes`.
-
-    With `sums` no batch is larger than the cache, though as much is read at a time, and the
-    bytes are added to `sums`, each batch after the caller has used it. All batches share one buffer, which the next
-    one overwrites: fresh memory costs more than the read. Batches without any row that is `wanted`, bool [rows], are
-    left out, and not read where that is possible. With `looks`, a caller that waits for nothing else has far rows in
-    its turns and in its memory: no batch may be used behind the last one.
-    """
-    reader = checkpoint.reader(piece.shard, piece.entry.values)
-    # A caller with smaller batches bounds its memory. What is near is read as it is looked at, into the same memory.
-    block_bytes = max(batch_bytes, reader.block_bytes) if batch_bytes >= VALUE_BATCH_BYTES else batch_bytes
-    step_bytes = batch_bytes if sums is None else min(batch_bytes, _LOOK_BYTES)
-    step, block = (min(max(1, n // max(piece.entry.row_bytes, 1)), rows) for n in (step_bytes, block_bytes))
-    most = block
-    if sums is not None and not reader.block_bytes:
-        block = most = step
-    if reader.block_bytes and block:
-        block = -(-rows // max(round(rows / block), 1))  # requests of one size, and no small one at the end
-        if looks is None:
-            most += most // 2  # of one size for all pieces, so that the memory of one is used again for the next
-    room = max(block, most) * piece.entry.row_bytes
-    looks = looks if reader.block_bytes else None
-    memory = np.empty(room, np.uint8) if looks is None else looks.memory.take(room)
-    buffer = memory.reshape(-1, piece.entry.row_bytes) if room else np.empty((block, 0), np.uint8)
-    for first in range(0, rows, block or 1):
-        last = min(first + block, rows)
-        if wanted is not None and not wanted[first:last].any():
-            continue
-        values = read_rows(checkpoint, piece.shard, piece.entry, piece.first_row + first, buffer[: last - first])
-        with nullcontext() if looks is None else looks.turn:
-            for start in range(first, last, step):
-                stop = min(start + step, last)
-                some = values[start - first : stop - first]
-                yield slice(start, stop), some
-                if sums is not None:
-                    at = piece.entry.values.start + (piece.first_row + start) * piece.entry.row_bytes
-                    sums.add(reader, at, some.reshape(-1).data)
 
 
 def read_dense(checkpoint: Checkpoint, place: DenseAt, sums: Sums | None = None) -> bulk.U8:

@@ -37,8 +37,8 @@ from edl_ckpt.core.proof.duplicates import (
     reads_of,
 )
 from edl_ckpt.core.reading.blocks import IdPiece, as_dtype, check_row_count, id_blocks, read_piece, read_rows
-from edl_ckpt.core.reading.pieces import row_batches
 from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.reading.row_batches import row_batches
 from edl_ckpt.core.storage.files import PreallocatedFile, ScratchFile
 
 PART_BYTES: Final = 16 << 20

@@ -28,7 +28,6 @@ from edl_ckpt.core.state.holder import Holder, LostLockError, lost_lock
 from edl_ckpt.core.state.lock_proof import provable
 from edl_ckpt.core.state.owner import (
     STALE_SECONDS,
-    Signature,
     format_owner,
     has_ended,
     is_dead,
@@ -41,6 +40,7 @@ from edl_ckpt.core.state.owner import (
 from edl_ckpt.core.state.paths import LOCK_FILE, STATE_DIR
 from edl_ckpt.core.state.place_lock import PlaceLock, share_place, take_place
 from edl_ckpt.core.state.remote_lock import ADVICE, MISSED_SECONDS, RemoteLock
+from edl_ckpt.core.state.signature import Signature
 from edl_ckpt.core.storage import LocalStore, Location, ObjectStore
 from edl_ckpt.core.storage.beneath import Directory, ForeignError, close_read
 from edl_ckpt.core.storage.faults import storage_errors

@@ -11,24 +11,18 @@ from __future__ import annotations
 import errno
 import fcntl
 import glob
-import json
 import os
 import re
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from typing import Any, Final
-from weakref import WeakSet
 
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.ids import host_name, kernel_id
-from edl_ckpt.core.base.interruption import WHOLE
 from edl_ckpt.core.state.document import parse_document
 from edl_ckpt.core.state.paths import is_copy_of_a_name, resumed_number
 from edl_ckpt.core.storage.beneath import Directory, close_read
-from edl_ckpt.core.storage.faults import storage_errors
 
 OWNER_FILE: Final = "owner.json"
 _OWNER_BYTES: Final = 1 << 16
@@ -36,64 +30,9 @@ STALE_SECONDS: Final = 600.0
 """An owner on another host counts as dead when it has not touched its file for this long."""
 _NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 """The errors by which a file system without locks can be recognised."""
-_TOUCH_SECONDS: Final = 60.0
 _SIGNING_SECONDS: Final = 1.0
 _SILENT_SECONDS: Final = 24 * 3600.0
 _ID = re.compile(r"\d{8}T\d{6}-(?P<host>[^-]*)-(?P<pid>\d+)-[0-9a-f]{8}")
-
-
-class Signature:
-    """The description of this process in an owner's file, which it touches every minute until `end`."""
-
-    def __init__(self, fd: int, path: str, purpose: str) -> None:
-        self.fd = fd
-        self.is_ours = True
-        """False in a forked process, which has no part in the locks of its parent."""
-        self._done = threading.Event()
-        with storage_errors(path):
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, json.dumps(describe(purpose)).encode(), 0)
-        with WHOLE:
-            threading.Thread(target=self._touch, name="edl-ckpt-owner", daemon=True).start()
-        _SIGNATURES.add(self)
-
-    def _touch(self) -> None:
-        while not self._done.wait(_TOUCH_SECONDS):
-            try:
-                os.utime(self.fd)
-            except OSError:
-                return
-
-    def end(self) -> None:
-        """Stop touching the file; the caller closes its descriptor."""
-        _SIGNATURES.discard(self)
-        with WHOLE:
-            self._done.set()
-
-
-_SIGNATURES: Final[WeakSet[Signature]] = WeakSet()
-
-
-def _close_copies() -> None:
-    """Close a forked process's copies of the files: each would keep a lock when the parent has ended."""
-    for signature in list(_SIGNATURES):
-        signature.is_ours = False
-        os.close(signature.fd)
-    _SIGNATURES.clear()
-
-
-os.register_at_fork(after_in_child=_close_copies)
-
-
-def describe(purpose: str) -> dict[str, Any]:
-    """Return the description of this process that an owner's file contains."""
-    return {
-        "pid": os.getpid(),
-        "host": os.uname().nodename,
-        "kernel": kernel_id(),
-        "since": datetime.now(UTC).isoformat(timespec="seconds"),
-        "purpose": purpose,
-    }
 
 
 def format_owner(owner: Mapping[str, Any]) -> str:

@@ -38,8 +38,9 @@ from edl_ckpt.core.base.parallel import LOOK_SECONDS, stop_requested
 from edl_ckpt.core.state import owner as owners
 from edl_ckpt.core.state.document import parse_document
 from edl_ckpt.core.state.holder import Holder, lost_lock
-from edl_ckpt.core.state.owner import describe, format_owner, has_ended, is_here, is_me, owner_in
+from edl_ckpt.core.state.owner import format_owner, has_ended, is_here, is_me, owner_in
 from edl_ckpt.core.state.paths import LOCK_FILE, STATE_DIR
+from edl_ckpt.core.state.signature import describe
 from edl_ckpt.core.storage.interface import ObjectStore
 
 ADVICE: Final = "do not run another edl-ckpt command that changes this location"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints import save_small
-from edl_ckpt.core.state.owner import describe
+from edl_ckpt.core.state.signature import describe
 from foreign import SYSTEMS
 from program import edl
 

@@ -20,8 +20,8 @@ from edl_ckpt.core.sources.registry import completes, number_named, version_name
 from edl_ckpt.core.state.holder import LostLockError
 from edl_ckpt.core.state.index import Known, content_digest, marked_files
 from edl_ckpt.core.state.lock_proof import prove_lock
-from edl_ckpt.core.state.owner import describe
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, STAGE_DIR, metadata_owner, seal_file, version_file
+from edl_ckpt.core.state.signature import describe
 from edl_ckpt.core.storage import Location, ObjectStore
 from edl_ckpt.core.storage.inside import is_inside
 from edl_ckpt.core.storage.interface import lists_marks

@@ -43,10 +43,11 @@ from edl_ckpt.core.model.versions import Seal
 from edl_ckpt.core.sources.registry import completes
 from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.state.lock_proof import prove_lock, write_proved
-from edl_ckpt.core.state.owner import describe, format_owner, is_me, is_presumed_dead
+from edl_ckpt.core.state.owner import format_owner, is_me, is_presumed_dead
 from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, resumable_stage, seal_file
 from edl_ckpt.core.state.seal import seal_bytes
 from edl_ckpt.core.state.shard_note import forget_notes
+from edl_ckpt.core.state.signature import describe
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, Sink, has_parts
 from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES, PartMemory
 

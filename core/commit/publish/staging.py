@@ -14,8 +14,9 @@ from typing import Final, Self
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError
 from edl_ckpt.core.base.ids import new_id
-from edl_ckpt.core.state.owner import OWNER_FILE, Signature, format_owner, lock_file, read_owner
+from edl_ckpt.core.state.owner import OWNER_FILE, format_owner, lock_file, read_owner
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, TRASH_DIR
+from edl_ckpt.core.state.signature import Signature
 from edl_ckpt.core.storage.beneath import Directory, close_read
 from edl_ckpt.core.storage.faults import inherit_as, storage_errors
 from edl_ckpt.core.storage.files import check_space

@@ -16,8 +16,9 @@ from typing import Final
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.state.document import parse_document
-from edl_ckpt.core.state.owner import describe, is_me, is_presumed_dead
+from edl_ckpt.core.state.owner import is_me, is_presumed_dead
 from edl_ckpt.core.state.paths import STAGE_DIR
+from edl_ckpt.core.state.signature import describe
 from edl_ckpt.core.storage.interface import ObjectStore
 
 MARK: Final = "uploads.json"

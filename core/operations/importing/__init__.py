@@ -22,7 +22,7 @@ from edl_ckpt.core.base.errors import CorruptError, NotFoundError, UnsupportedEr
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import LayoutName, counted, meant
-from edl_ckpt.core.catalog.files import directory_alone, named_file
+from edl_ckpt.core.catalog.files import directory_alone
 from edl_ckpt.core.catalog.listing import (
     VersionLike,
     as_version,
@@ -31,6 +31,7 @@ from edl_ckpt.core.catalog.listing import (
     resolve,
     split_version_dir,
 )
+from edl_ckpt.core.catalog.single_file import named_file
 from edl_ckpt.core.catalog.target import free_target
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_source, check_target, job_of
 from edl_ckpt.core.converting.changes import FLOATS, ROWS, NameMap, check_table, read_map, tables_of

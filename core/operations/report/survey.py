@@ -34,8 +34,9 @@ from edl_ckpt.core.operations.statistics import Moments, TensorStats
 from edl_ckpt.core.operations.summary import CheckpointSummary, TableSummary, VariableSummary, summarize
 from edl_ckpt.core.operations.verify.check import Scope, verify_indexed, verify_job
 from edl_ckpt.core.operations.verify.findings import Finding
+from edl_ckpt.core.reading.element_samples import sample_values, sample_variable
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
-from edl_ckpt.core.reading.sampling import RowSample, sample_table, sample_values, sample_variable
+from edl_ckpt.core.reading.sampling import RowSample, sample_table
 from edl_ckpt.core.storage.location import Location, LocationLike
 
 

@@ -35,16 +35,18 @@ from edl_ckpt.core.base.parallel import Beside, awaited, default_workers
 from edl_ckpt.core.base.progress import WARNINGS, Reporter, expect
 from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import Level, base_name, command, counted, describe
-from edl_ckpt.core.catalog.files import check_in_location, named_file
+from edl_ckpt.core.catalog.files import check_in_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, being_replaced, check_listed, list_versions
+from edl_ckpt.core.catalog.single_file import named_file
 from edl_ckpt.core.cluster.choice import ExecutorLike, job_of
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.model.versions import CheckpointRef, Seal, State, Version, differing_sizes
+from edl_ckpt.core.operations.verify.companions import check_companions
 from edl_ckpt.core.operations.verify.findings import HINTS, LEVELS, UNREAD, Finding, Report, ValueSample, VerifyResult
 from edl_ckpt.core.operations.verify.headers import check_headers, check_names, open_readable_shards
-from edl_ckpt.core.operations.verify.ids import ContentCheck, check_companions, ids_of
+from edl_ckpt.core.operations.verify.ids import ContentCheck, ids_of
 from edl_ckpt.core.operations.verify.like import Form, check_like, form_of
 from edl_ckpt.core.operations.verify.loaders import look_with
 from edl_ckpt.core.operations.verify.memory import Memory, is_settled

@@ -1,8 +1,6 @@
 """The faults that ids and values of a version show: placement, duplicates, counts; NaN, infinite and huge values.
 
 The rows behind a finding: their ids are read again, because a check only counts rows, and names the lowest ids.
-
-Companions must have the ids of their table: a slot that lacks one starts from zero, and no error says so.
 """
 
 from __future__ import annotations
@@ -24,8 +22,8 @@ from edl_ckpt.core.base.parallel import LOOK_SECONDS, RESULT_BYTES, Beside, awai
 from edl_ckpt.core.base.progress import expect
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk
-from edl_ckpt.core.kernel.placement import fmix64, misplaced, owners
-from edl_ckpt.core.model.tables import DenseEntry, Extent, IdRun, ShardIndex, TableEntry
+from edl_ckpt.core.kernel.placement import misplaced, owners
+from edl_ckpt.core.model.tables import DenseEntry, Extent, ShardIndex, TableEntry
 from edl_ckpt.core.operations.verify.findings import NAMED, Report
 from edl_ckpt.core.proof.duplicates import (
     NO_IDS,
@@ -43,12 +41,17 @@ from edl_ckpt.core.proof.fingerprint import fingerprint_of, value_bytes
 from edl_ckpt.core.proof.sealing import ChunkSums
 from edl_ckpt.core.proof.values import HUGE_EXPONENT, Bundles, ValueOptions, odd_rows, read_values
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece, check_row_count, id_blocks
-from edl_ckpt.core.reading.pieces import IdsAt, PieceAt, ids_at, in_tasks, row_batches, total_id_bytes
+from edl_ckpt.core.reading.pieces import IdsAt, PieceAt, ids_at, in_tasks, total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.reading.row_batches import row_batches
 
 _WORDS: Final = {"nan": "NaN", "inf": "infinite", "huge-value": f"2**{HUGE_EXPONENT} or more"}
 ODD: Final = tuple(_WORDS)
 """The codes of findings about values, in the order in which they are counted."""
+_OPTIONS: Final = ValueOptions(odd=True)
+_ALONE: Final = Bundles(_OPTIONS)
+_BESIDE_WORKERS: Final = 2
+"""Threads that search for ids that occur twice while values are read."""
 
 
 def ids_of(
@@ -92,12 +95,6 @@ def report_odd(
                     ids = tuple(islice(chain.from_iterable(block.tolist() for block in blocks), NAMED))
                 message += f"; first {'ids' if len(ids) > 1 else 'id'}: {', '.join(map(str, ids))}"
             report.add(code, message, shard=shard.file, subject=entry.name, offset=extent.start, ids=ids, count=count)
-
-
-_OPTIONS: Final = ValueOptions(odd=True)
-_ALONE: Final = Bundles(_OPTIONS)
-_BESIDE_WORKERS: Final = 2
-"""Threads that search for ids that occur twice while values are read."""
 
 
 class ContentCheck:
@@ -347,47 +344,3 @@ class ContentCheck:
             entry = next(e for e in entries if e.name == name)
             whose = f"{kind}'s values in this shard"
             report_odd(self.report, self.checkpoint, shard, entry, counts, entry.values, whose)
-
-
-_BITS: Final = (1 << 64) - 1
-
-
-def check_companions(checkpoint: Checkpoint, report: Report, pairs: Iterable[tuple[str, str]] | None = None) -> None:
-    """Report each companion whose ids are not those of its table; equal extents are equal ids.
-
-    Companions and their tables are those that the version names, or other `pairs`.
-    """
-    digests: dict[str, tuple[int, int]] = {}
-    of_version = ((name, info.companion_of) for name, info in sorted(checkpoint.infos.items()))
-    for name, table in of_version if pairs is None else pairs:
-        if not table or not checkpoint.has_table(table) or _runs(checkpoint, name) == _runs(checkpoint, table):
-            continue
-        try:
-            mine = _digest(checkpoint, name)
-            wanted = digests[table] = digests[table] if table in digests else _digest(checkpoint, table)
-        except CorruptError:
-            continue  # the check of ids says so
-        if mine != wanted:
-            report.add(
-                "companion-ids",
-                f"has other ids than its table {table!r}: {mine[0]:,} rows, and the table has {wanted[0]:,}",
-                path=checkpoint.version.path,
-                subject=name,
-            )
-
-
-def _runs(checkpoint: Checkpoint, table: str) -> list[tuple[str, tuple[IdRun, ...]]]:
-    """Return where the ids of a table are; row numbers are the same wherever they are counted."""
-    return [
-        (shard.file.path, tuple(r if r.is_stored else IdRun(0, r.size_bytes, r.encoding, r.first) for r in entry.ids))
-        for shard, entry in checkpoint.entries(table)
-    ]
-
-
-def _digest(checkpoint: Checkpoint, table: str) -> tuple[int, int]:
-    """Return the number of ids, and a sum over them that their order does not change."""
-    rows, total = 0, 0
-    for shard, entry in checkpoint.entries(table):
-        for _, ids in id_blocks(checkpoint, shard, entry):
-            rows, total = rows + len(ids), total + int(np.sum(fmix64(ids), dtype=np.uint64))
-    return rows, total & _BITS

@@ -21,8 +21,8 @@ from edl_ckpt.core.base.words import counted, meant
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.placement import owners
 from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.operations.verify.companions import check_companions
 from edl_ckpt.core.operations.verify.findings import LoadedTable, LoaderView, Report
-from edl_ckpt.core.operations.verify.ids import check_companions
 from edl_ckpt.core.proof.duplicates import NO_IDS, SORTED_AT_ONCE, IdOrder, Search, order_of
 from edl_ckpt.core.reading.blocks import id_blocks
 from edl_ckpt.core.reading.reader import Checkpoint

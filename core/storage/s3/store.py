@@ -43,10 +43,11 @@ from edl_ckpt.core.storage.interface import (
     flat_listing,
 )
 from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.storage.parts import PartMemory, Windows
+from edl_ckpt.core.storage.parts import PartMemory
 from edl_ckpt.core.storage.s3.client import NoBucketError, S3Target, connect, served_at, told_time
 from edl_ckpt.core.storage.s3.upload import MIN_PART_BYTES, WRITE_ID, Parts, Upload
 from edl_ckpt.core.storage.tree import Tree, object_tree
+from edl_ckpt.core.storage.windows import Windows
 
 _FIRST_READ_BYTES: Final = 256 << 10
 """What the request that opens an object brings: of most shards the whole index, with the small values inside."""

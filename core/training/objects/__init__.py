@@ -9,4 +9,4 @@ from edl_ckpt.core.training.objects.restoration import LoadStatus as LoadStatus
 from edl_ckpt.core.training.objects.restoration import UnrestoredWarning as UnrestoredWarning
 from edl_ckpt.core.training.objects.tracking import EmbeddingTable as EmbeddingTable
 from edl_ckpt.core.training.objects.tracking import Trackable as Trackable
-from edl_ckpt.core.training.objects.tracking import Variable as Variable
+from edl_ckpt.core.training.objects.variable import Variable as Variable

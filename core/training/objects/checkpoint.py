@@ -28,18 +28,19 @@ from edl_ckpt.core.reading.aliases import ALIASES, own_name, path_name
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import Location, LocationLike
+from edl_ckpt.core.training.objects.graph import alias_variable, walk
 from edl_ckpt.core.training.objects.restoration import SAVE_COUNTER, LoadStatus, NothingRestored, Restoration
 from edl_ckpt.core.training.objects.tracking import (
     Child,
     EmbeddingTable,
     Trackable,
-    Variable,
     children_of,
     is_leaf,
     is_node,
     is_stateful,
 )
-from edl_ckpt.core.training.objects.values import alias_variable, state_of, walk
+from edl_ckpt.core.training.objects.values import state_of
+from edl_ckpt.core.training.objects.variable import Variable
 
 
 class VersionRef(str):

@@ -29,8 +29,8 @@ from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards, find_un
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.reading.newest import PASSED_OVER, newest_readable, none_readable
 from edl_ckpt.core.sources.elasticdl.target import check_version
-from edl_ckpt.core.state.annotate import Managed, read_managed, write_managed
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.state.managed import Managed, read_managed, write_managed
 from edl_ckpt.core.storage import Location, LocationLike, open_store
 from edl_ckpt.core.training.objects.checkpoint import ObjectCheckpoint, VersionRef
 

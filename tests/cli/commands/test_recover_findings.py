@@ -15,7 +15,7 @@ import pytest
 from checkpoints import files_of, save_small
 from edl_ckpt.core import reshard_version, resolve
 from edl_ckpt.core.catalog.listing import parse_ref
-from edl_ckpt.core.state.owner import describe
+from edl_ckpt.core.state.signature import describe
 from edl_ckpt.core.storage import files
 from forked import run_forked
 from program import PROGRAM, edl, inside

@@ -16,9 +16,9 @@ import pytest
 from checkpoints import save_small
 from edl_ckpt.cli import app
 from edl_ckpt.core.commit.repair.recovery import location_lock
-from edl_ckpt.core.operations import undo
+from edl_ckpt.core.operations import unlock
 from edl_ckpt.core.state.holder import Holder
-from edl_ckpt.core.state.owner import describe
+from edl_ckpt.core.state.signature import describe
 from program import PROGRAM, document, edl, inside
 from s3_fixtures import Bucket
 
@@ -57,7 +57,7 @@ def test_hostile_holder(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
         Holder(hostile, is_alive=False, silent_seconds=720.0),
         Holder({}, is_alive=False, silent_seconds=None),
     ]
-    monkeypatch.setattr(undo, "unlock", lambda *_, **__: holders)
+    monkeypatch.setattr(unlock, "unlock", lambda *_, **__: holders)
     with pytest.raises(SystemExit):
         app.run(["unlock", str(run)])
     shown = capsys.readouterr().out

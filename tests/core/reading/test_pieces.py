@@ -14,8 +14,9 @@ from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.operations.save import Table, save_checkpoint
 from edl_ckpt.core.proof.values import fingerprint_checkpoint
 from edl_ckpt.core.reading.blocks import IdPiece, read_piece
-from edl_ckpt.core.reading.pieces import Looks, count_rows, ids_at, row_batches
+from edl_ckpt.core.reading.pieces import count_rows, ids_at
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
+from edl_ckpt.core.reading.row_batches import Looks, row_batches
 from edl_ckpt.core.storage.local import LocalReader
 
 ROWS = np.arange(40_000, dtype=np.float32).reshape(-1, 4)

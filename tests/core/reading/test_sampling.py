@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from edl_ckpt.core import open_checkpoint, save_checkpoint
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.reading.sampling import hash_ids, sample_table, sample_values, sample_variable, stretches
+from edl_ckpt.core.reading.element_samples import sample_values, sample_variable, stretches
+from edl_ckpt.core.reading.sampling import hash_ids, sample_table
 
 
 def save(location: Path, version: int, ps_num: int, ids: np.ndarray, values: np.ndarray) -> str:

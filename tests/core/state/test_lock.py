@@ -18,7 +18,7 @@ import elasticdl_rules
 from checkpoints import save_small
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError
 from edl_ckpt.core.commit.repair.recovery import location_lock
-from edl_ckpt.core.state.owner import describe
+from edl_ckpt.core.state.signature import describe
 from reporters import Recorder
 from s3_fixtures import Bucket
 from s3_proxy import Fault, lose_reply

@@ -8,11 +8,12 @@ import pytest
 
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.state import owner as owner_module
+from edl_ckpt.core.state import signature
 
 
 def test_another_space_of_process_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process of another container, though its host has our name, is judged by its silence, not by our processes."""
-    words = owner_module.describe("x")
+    words = signature.describe("x")
     dead = {**words, "pid": 2**22 + 5}
     assert owner_module.is_dead(dead, 0.0)
     assert not owner_module.is_dead({**dead, "kernel": "another"}, 0.0)

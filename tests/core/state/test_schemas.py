@@ -16,9 +16,9 @@ from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.commit.deletion.records import RECORD_SCHEMA
 from edl_ckpt.core.commit.journal import DELETIONS_SCHEMA, JOURNAL_SCHEMA, parse_journals
 from edl_ckpt.core.operations.prune.plan_file import PLAN_SCHEMA, read_plan
-from edl_ckpt.core.state.annotate import read_managed
 from edl_ckpt.core.state.document import NEWEST, is_newer, parse_document
 from edl_ckpt.core.state.index import INDEX_SCHEMA, parse_index
+from edl_ckpt.core.state.managed import read_managed
 from edl_ckpt.core.state.metadata import LOCATION_SCHEMA, VERSION_SCHEMA
 from edl_ckpt.core.state.seal import SEAL_SCHEMA
 from edl_ckpt.core.state.shard_note import NOTE_SCHEMA, note_names, read_note

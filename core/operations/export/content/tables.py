@@ -26,8 +26,9 @@ from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.proof.values import Bundles, ValueOptions, read_values
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece, read_piece
 from edl_ckpt.core.reading.picklable import CheckpointValue
-from edl_ckpt.core.reading.pieces import DenseAt, IdsAt, PieceAt, dense_at, ids_at, in_tasks, number_rows, row_batches
+from edl_ckpt.core.reading.pieces import DenseAt, IdsAt, PieceAt, dense_at, ids_at, in_tasks, number_rows
 from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.reading.row_batches import row_batches
 from edl_ckpt.core.sorting.partition import (
     Areas,
     PartitionedTable,

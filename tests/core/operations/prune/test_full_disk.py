@@ -20,8 +20,8 @@ from edl_ckpt.core.commit.deletion import trash
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.operations.prune.retention import Policy
-from edl_ckpt.core.state.owner import Signature
 from edl_ckpt.core.state.paths import LOCK_FILE
+from edl_ckpt.core.state.signature import Signature
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import storage_errors
 from program import document, edl

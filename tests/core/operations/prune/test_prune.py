@@ -12,7 +12,7 @@ from edl_ckpt.core.base.errors import RefusedError, UnsupportedError
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.operations.annotate import add_tag, set_metrics
-from edl_ckpt.core.operations.prune import execute as plan_file
+from edl_ckpt.core.operations.prune import plan_file
 from edl_ckpt.core.operations.prune.execute import execute_prune
 from edl_ckpt.core.operations.prune.guards import find_unreadable
 from edl_ckpt.core.operations.prune.plan import plan_prune

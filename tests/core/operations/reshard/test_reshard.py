@@ -42,7 +42,7 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.tables import ShardIndex, TableEntry
 from edl_ckpt.core.moving import move
 from edl_ckpt.core.moving import plan as planning
-from edl_ckpt.core.reading import blocks, pieces
+from edl_ckpt.core.reading import blocks, row_batches
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.state.annotate import MetadataCopies
 from edl_ckpt.core.storage import beneath, files
@@ -126,7 +126,7 @@ def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         seen.append(rows.nbytes)
         return real(checkpoint, shard, entry, first, rows)
 
-    monkeypatch.setattr(pieces, "read_rows", read_rows)
+    monkeypatch.setattr(row_batches, "read_rows", read_rows)
     plan, settings = prepare_reshard(version, 4, output=str(tmp_path / "b"), max_memory_bytes=400_000)
     execute_reshard(plan, settings)
     assert settings.batch_bytes < 200_000

@@ -6,8 +6,8 @@ import gc
 
 import pytest
 
-from edl_ckpt.core.storage import parts
-from edl_ckpt.core.storage.parts import Windows
+from edl_ckpt.core.storage import windows
+from edl_ckpt.core.storage.windows import Windows
 
 
 def test_ranges_are_found_where_they_are_whole() -> None:
@@ -25,13 +25,13 @@ def test_ranges_are_found_where_they_are_whole() -> None:
 def test_all_readers_share_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the bound a reader keeps a little of its last window; what is closed or gone counts no longer."""
     gc.collect()
-    monkeypatch.setattr(parts, "ALL_BYTES", parts._Kept.size_bytes + 1_000_000)
-    before = parts._Kept.size_bytes
+    monkeypatch.setattr(windows, "ALL_BYTES", windows._Kept.size_bytes + 1_000_000)
+    before = windows._Kept.size_bytes
     many = [Windows() for _ in range(20)]
     for some in many:
         some.keep(0, bytes(100_000))
         some.keep(100_000, bytes(100_000))
-    assert parts._Kept.size_bytes - before <= 1_000_000 + 20 * 32_768
+    assert windows._Kept.size_bytes - before <= 1_000_000 + 20 * 32_768
     assert all(some.find(100_000, 32_768) is not None for some in many)
     assert many[0].find(0, 10) is not None
     assert many[-1].find(0, 10) is None
@@ -39,4 +39,4 @@ def test_all_readers_share_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     del some
     many.clear()
     gc.collect()
-    assert parts._Kept.size_bytes == before
+    assert windows._Kept.size_bytes == before
