@@ -121,7 +121,7 @@ class Forms:
         if not dtype.is_ours:
             self._others.add(name)
 
-    def add_table(self, name: str, *, dim: int, rows: int, dtype: DType, initializer: str = "") -> None:
+    def add_table(self, name: str, *, dim: int, rows: int, dtype: DType, initializer: str) -> None:
         """Add a table: all its rows, each of `dim` elements."""
         self._tables.setdefault(name, _TableForm()).info = TableInfo(name, dim, initializer)
         self._add_rows(name, dim, rows, dtype.name if rows else "")

@@ -56,6 +56,13 @@ def is_table_name(name: str) -> bool:
     return _TABLE.fullmatch(name) is not None
 
 
+def has_raw_ids(name: str, dtype: str) -> bool:
+    """Say whether a companion of a table has the ids of its rows, so that these are no row numbers."""
+    kept = _KEPT.fullmatch(name)
+    slot = kept[3] if kept else name.rpartition(".")[2]
+    return dtype == "int64" and slot in {"sorted_raw_ids", "weight_id"}
+
+
 def collisions(infos: Mapping[str, TableInfo]) -> dict[str, str]:
     """Return the tables that have managed collision, by the names of the modules that keep it."""
     return {match[1]: info.companion_of for name, info in infos.items() if (match := _KEPT.fullmatch(name))}

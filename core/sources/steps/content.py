@@ -26,7 +26,7 @@ from edl_ckpt.core.sources.interface import OnFault
 from edl_ckpt.core.sources.steps.shown import is_shown
 from edl_ckpt.core.storage.interface import RangeReader
 
-_INITIALIZER: Final = "uniform"
+INITIALIZER: Final = "uniform"
 """For rows of new ids, where a table goes to ElasticDL, as an import of arrays writes it. No other system keeps one."""
 
 
@@ -76,7 +76,7 @@ class ShardContent:
             self.file,
             version,
             "",
-            tuple(replace(info, initializer=info.initializer or _INITIALIZER) for info in self.infos),
+            tuple(replace(info, initializer=info.initializer or INITIALIZER) for info in self.infos),
             tuple(self.variables),
             tuple(self.tables),
             tuple(self.problems),
