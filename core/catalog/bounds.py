@@ -66,7 +66,7 @@ def shows_version(relative: str) -> bool:
     """
     first, slash, rest = relative.partition("/")
     if not slash:
-        return registry.has_format([first]) or registry.version_named(first) is not None
+        return registry.is_sign(first) or registry.version_named(first) is not None
     if first == STATE_DIR:
         return not relative.startswith(f"{LOCK_FILE}/")  # whoever comes to write has a lock, whatever is there
     if registry.is_step_name(first):
@@ -75,7 +75,7 @@ def shows_version(relative: str) -> bool:
         return False
     second, _, deeper = rest.partition("/")
     is_part = registry.is_part(second) or (first.isdigit() and "." not in second)
-    return registry.has_format([second]) or (is_part and registry.has_format([deeper.partition("/")[0]]))
+    return registry.is_sign(second) or (is_part and registry.is_sign(deeper.partition("/")[0]))
 
 
 def is_unclear(location: Location) -> bool:

@@ -37,6 +37,7 @@ _KNOWN: Final = {
         System("tensorflow", "TensorFlow", writes=True, judged_with=("tensorflow 2.16",)),
         System("safetensors", "safetensors", writes=True, judged_with=("safetensors", "transformers")),
         System("tfra", "TFRA", writes=True, judged_with=("tensorflow-recommenders-addons 0.8.1",)),
+        System("torch", "torch.save", "file", judged_with=("torch 2.13",)),
         System("dynamicemb", "dynamicemb", "rank", writes=True, judged_with=("recsys-examples",)),
     )
 }

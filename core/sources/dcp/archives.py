@@ -7,18 +7,18 @@ zip, its directory at the end. So two small reads of an item suffice, and those 
 from __future__ import annotations
 
 import functools
-import math
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple, TypeAlias
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.packing import near
-from edl_ckpt.core.model.dtypes import TENSOR_DTYPES
-from edl_ckpt.core.sources.dcp.metadata import Item, whole_numbers
+from edl_ckpt.core.sources.dcp.metadata import Item
 from edl_ckpt.core.sources.dcp.pickles import TENSOR_NAMES, kind_of, load
+from edl_ckpt.core.sources.torch.tensors import ItemValues, StoredTensor, logical_bytes, stored_tensor
+from edl_ckpt.core.sources.torch.zips import LOCAL, Member, directory_entries
 from edl_ckpt.core.storage.interface import RangeReader
 
 _HEAD_BYTES: Final = 1536
@@ -33,49 +33,7 @@ _SMALL_BYTES: Final = 64 << 10
 """No directory of an item, and no pickle of a tensor, is larger."""
 _END: Final = struct.Struct("<4s36xQQ4s38x")
 """The records at the end of a zip: torch always writes that of 64 bits and its locator, before that of 32 bits."""
-_ENTRY: Final = struct.Struct("<4s6xH4xIIIHHH8xI")
-_LOCAL: Final = struct.Struct("<4s22xHH")
-_IN_EXTRA: Final = 0xFFFFFFFF
 _Fault: TypeAlias = CorruptError | UnsupportedError
-
-
-@dataclass(frozen=True, slots=True)
-class ItemValues:
-    """The tensor of an item: `first` is where its first element lies in the file, strides are bytes.
-
-    `crc` is that of the bytes [start, end), all that the storage of the tensor has.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    first: int
-    start: int
-    end: int
-    crc: int
-
-    @property
-    def is_plain(self) -> bool:
-        """Return True where the elements follow each other in C order."""
-        return in_c_order(self.shape, self.strides, TENSOR_DTYPES[self.dtype].itemsize)
-
-
-def in_c_order(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
-    """Say whether elements follow each other in C order, without gaps; strides are bytes."""
-    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
-        if size != 1 and stride != itemsize:
-            return 0 in sizes
-        itemsize *= size
-    return True
-
-
-class _Member(NamedTuple):
-    """A member of a zip: the name of the archive before its own, its checksum, its size, and where its header is."""
-
-    archive: bytes
-    crc: int
-    size_bytes: int
-    header: int
 
 
 class _Archive:
@@ -99,38 +57,15 @@ class _Archive:
         tail = offset - (self._size - len(self._tail))
         return self._tail[tail : tail + size] if tail >= 0 else self._reader.read(self._start + offset, size)
 
-    def _directory(self) -> Iterator[tuple[bytes, _Member]]:
+    def _directory(self) -> Iterator[tuple[bytes, Member]]:
         """Yield the members, by their names without that of the archive."""
         end = self._size - _END.size
         mark, size, start, locator = _END.unpack(self._read(end, _END.size))
         if (mark, locator) != (b"PK\6\6", b"PK\6\7") or start + size != end:
             raise self._error("its zip does not end as it must", max(end, 0))
-        data, position = self._read(start, size), 0
-        while position < size:
-            if size - position < _ENTRY.size or data[position : position + 4] != b"PK\1\2":
-                raise self._error("the directory of its zip is damaged", start + position)
-            _, method, crc, packed, length, named, extra, comment, header = _ENTRY.unpack_from(data, position)
-            begin = position + _ENTRY.size
-            position = begin + named + extra + comment
-            name = data[begin : begin + named]
-            if _IN_EXTRA in {length, packed, header}:
-                length, packed, header = self._long(data[begin + named :][:extra], [length, packed, header])
-            if method and packed == length:  # torch compresses nothing, and what is compressed has another size
-                raise self._error(f"the directory of its zip says that {name!r} is compressed", start + begin)
-            if method or packed != length:
-                raise UnsupportedError(f"its zip has a compressed member: {name!r}")
-            folder, _, inner = name.partition(b"/")
-            self._archive = folder if self._archive is None else self._archive
-            yield inner, _Member(folder, crc, length, header)
-
-    def _long(self, extra: bytes, numbers: list[int]) -> list[int]:
-        """Return the numbers of an entry; of these, in this order, its extra field has those that need 64 bits."""
-        wide = [n for n, number in enumerate(numbers) if number == _IN_EXTRA]
-        if extra[:2] != b"\1\0" or len(extra) < 4 + 8 * len(wide):
-            raise self._error("the directory of its zip lacks a size")
-        for n, number in zip(wide, struct.unpack_from(f"<{len(wide)}Q", extra, 4), strict=True):
-            numbers[n] = number
-        return numbers
+        for name, member in directory_entries(self._read(start, size), self._start + start):
+            self._archive = member.archive if self._archive is None else self._archive
+            yield name, member
 
     def _extent(self, name: bytes) -> tuple[int, int, int]:
         """Return where a member begins and ends in the item, and its checksum."""
@@ -139,9 +74,9 @@ class _Archive:
         folder, crc, length, header = self._members[name]
         if folder != self._archive:  # torch takes the name of the first member's, and misses this one
             raise self._error(f"its zip has {name.decode(errors='replace')} under another name of its archive", header)
-        mark, named, extra = _LOCAL.unpack(self._read(header, _LOCAL.size))
-        inside = self._read(header + _LOCAL.size, named)
-        start = header + _LOCAL.size + named + extra
+        mark, named, extra = LOCAL.unpack(self._read(header, LOCAL.size))
+        inside = self._read(header + LOCAL.size, named)
+        start = header + LOCAL.size + named + extra
         if mark != b"PK\3\4" or inside.partition(b"/")[2] != name or start + length > self._size:
             raise self._error(f"its zip has another header of {name.decode(errors='replace')}", header)
         return start, start + length, crc
@@ -167,29 +102,15 @@ class _Archive:
 
 
 @functools.lru_cache(maxsize=1024)
-def _tensor(pickled: bytes) -> tuple[str, int, int, ItemValues]:
-    """Return what `data.pkl` says: key and bytes of the storage, the bytes that the tensor needs, its place in them."""
+def _tensor(pickled: bytes) -> StoredTensor:
+    """Return what `data.pkl` says of its tensor, each element of which has bytes of its own."""
     tensor = load(pickled, TENSOR_NAMES)
     args: tuple[Any, ...] = tensor.given if kind_of(tensor) == "Tensor" else ()
     storage: Any = args[0].given[0] if len(args) > 5 and kind_of(args[0]) == "Pickled" else ()
     if type(storage) is not tuple or len(storage) != 5:
         raise CorruptError("its pickle is no tensor")
-    _, dtype, key, _, length = storage
-    is_untyped = dtype == "untyped" and len(args) > 6
-    dtype = args[6] if is_untyped else dtype
-    if any(args[7 if is_untyped else 6 :]):
-        raise UnsupportedError("its values are conjugated or negated only when they are loaded")
-    if type(dtype) is not str or type(key) is not str or dtype not in TENSOR_DTYPES:
-        raise CorruptError("its pickle names no dtype of ours")
-    itemsize = TENSOR_DTYPES[dtype].itemsize
-    (length, first), shape, steps = whole_numbers((length, args[1])), whole_numbers(args[2]), whole_numbers(args[3])
-    if len(shape) != len(steps):
-        raise CorruptError("its pickle has strides for other dimensions than those of its shape")
-    last = first + sum((size - 1) * step for size, step in zip(shape, steps, strict=True))
-    needed = 0 if 0 in shape else max(last + 1, math.prod(shape)) * itemsize  # each element has bytes of its own
-    strides = tuple(step * itemsize for step in steps)
-    stored = length * (1 if is_untyped else itemsize)
-    return key, stored, needed, ItemValues(dtype, shape, strides, first * itemsize, 0, 0, 0)
+    stored = stored_tensor(storage, (args[1], args[2], args[3], *args[4:]))
+    return stored._replace(needed=max(stored.needed, logical_bytes(stored.values)))
 
 
 def read_values(reader: RangeReader, items: Sequence[Item]) -> Iterator[tuple[Item, ItemValues | _Fault]]:

@@ -12,9 +12,9 @@ from typing import Final
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.model.dtypes import TENSOR_DTYPES, DType
 from edl_ckpt.core.model.tables import Box, Extent, GatheredRows, Problem
-from edl_ckpt.core.sources.dcp.archives import ItemValues, in_c_order
 from edl_ckpt.core.sources.dcp.metadata import IndexedTensor, Item, SavedBox
 from edl_ckpt.core.sources.steps.content import Found
+from edl_ckpt.core.sources.torch.tensors import ItemValues, in_c_order
 
 _MOST_BOXES: Final = 1 << 16
 """A tensor in more pieces is not gathered: each piece takes memory."""

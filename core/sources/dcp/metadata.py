@@ -9,11 +9,10 @@ from typing import Any, Final
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.sources.dcp.pickles import INDEX_NAMES, fields, kind_of, load, pairs
 from edl_ckpt.core.sources.steps.interface import read_head
+from edl_ckpt.core.sources.torch.tensors import whole_numbers
 from edl_ckpt.core.storage.interface import RangeReader
 
 VARIABLES_MARK: Final = "edl_ckpt_variables"
-_MOST_DIMS: Final = 64
-"""As in torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +126,6 @@ def tensors(root: object) -> Iterator[IndexedTensor]:
 def _numbers(stored: Any) -> tuple[int, ...]:
     """Return a torch.Size; () for None."""
     return () if stored is None else whole_numbers(stored)
-
-
-def whole_numbers(stored: Any) -> tuple[int, ...]:
-    """Return a tuple of sizes or offsets from a pickle; CorruptError for anything else."""
-    if type(stored) not in {tuple, list} or len(stored) > _MOST_DIMS or any(type(n) is not int for n in stored):
-        raise CorruptError("the pickle has something else instead of a shape")
-    if any(not 0 <= number < 1 << 62 for number in stored):
-        raise CorruptError("the pickle has a shape or an offset that is out of range")
-    return tuple(stored)
 
 
 def read(file: RangeReader) -> Any:

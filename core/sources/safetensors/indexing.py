@@ -27,7 +27,6 @@ from edl_ckpt.core.base.words import abridged, counted, ends_early
 from edl_ckpt.core.model.dtypes import DTYPES, TENSOR_DTYPES, DType, item_type
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import DenseEntry, Encoding, Extent, FileNote, IdRun, Problem, TableEntry, TableInfo
-from edl_ckpt.core.sources.dcp.archives import ItemValues
 from edl_ckpt.core.sources.dcp.boxes import BoxValues, SavedTensor, untiled
 from edl_ckpt.core.sources.dcp.indexing import add_variable
 from edl_ckpt.core.sources.dcp.metadata import IndexedTensor, Item, SavedBox
@@ -44,6 +43,7 @@ from edl_ckpt.core.sources.safetensors.sets import (
 )
 from edl_ckpt.core.sources.steps.content import Content, Found
 from edl_ckpt.core.sources.steps.interface import read_head
+from edl_ckpt.core.sources.torch.tensors import ItemValues
 from edl_ckpt.core.storage.interface import RangeReader
 
 MAX_HEADER_BYTES: Final = 100_000_000

@@ -10,6 +10,7 @@ from edl_ckpt.core.sources.dynamicemb import format as dynamicemb
 from edl_ckpt.core.sources.safetensors import format as safetensors
 from edl_ckpt.core.sources.steps.interface import Format
 from edl_ckpt.core.sources.tfra import format as tfra
+from edl_ckpt.core.sources.torch import format as torch
 
-FORMATS: Final[tuple[Format, ...]] = (dcp, bundle, safetensors, tfra, dynamicemb)
+FORMATS: Final[tuple[Format, ...]] = (dcp, bundle, safetensors, tfra, dynamicemb, torch)
 """The first one that has a part of a step names its system."""

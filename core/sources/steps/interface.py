@@ -55,6 +55,8 @@ class Claim:
     """The rows and the elements of a row of each table, where names and sizes of files say them."""
     is_known: bool = True
     """False where names alone speak for the format: such a part counts only in a step that no other format knows."""
+    yields: bool = False
+    """True for a part that counts only in a step where no other format has one: elsewhere its files go along."""
 
 
 class Format(Protocol):

@@ -12,13 +12,16 @@ from typing import Final
 from edl_ckpt.core.model.layouts import Layout, VersionName
 from edl_ckpt.core.sources.steps.shown import are_plain, is_shown
 from edl_ckpt.core.sources.steps.spellings import number_of_directory, number_of_prefix
+from edl_ckpt.core.sources.torch.groups import is_named_so, rank_named, ranks_by_number, stem_of
+from edl_ckpt.core.sources.torch.groups import is_part as is_part_of_torch
 
 _PREFIX: Final = re.compile(r"(.+)\.(?:index|meta|data-[0-9]{5}-of-[0-9]{5})", re.ASCII | re.DOTALL)
 _DEEPEST: Final = 6
 """No system has more directories in one another; so a listing does not go through other trees."""
 _FORMAT: Final = re.compile(
     r"^(?:.+\.(?:safetensors|safetensors\.index\.json|distcp|index|metadata)|\.metadata|.+\.data-[0-9]{5}-of-[0-9]{5}"
-    r"|.+\.rank_[0-9].*|.+_mht_.+-(?:keys|values)|TFRADynamicEmbedding|dynamicemb|variables)$",
+    r"|.+\.rank_[0-9].*|.+_mht_.+-(?:keys|values)|TFRADynamicEmbedding|dynamicemb|variables"
+    r"|.+\.(?:pt|pth|ckpt|pth\.tar|bin\.index\.json)|(?:.+[-_])?model.*\.bin)$",
     re.ASCII | re.MULTILINE,
 )
 _PART: Final = re.compile(
@@ -28,12 +31,18 @@ _PART: Final = re.compile(
     re.ASCII,
 )
 _OWN: Final = re.compile(
-    r"(?:.*\.safetensors(?:\.index\.json)?|.*\.distcp|\.metadata|model_index\.json|modules\.json)", re.ASCII
+    r"(?:.*\.safetensors(?:\.index\.json)?|.*\.distcp|\.metadata|model_index\.json|modules\.json"
+    r"|pytorch_model.*\.bin|.*\.bin\.index\.json|.*_world_size_[0-9]+_rank_[0-9]+\.pt|mp_rank_[0-9]+_model_states\.pt)",
+    re.ASCII,
 )
 STEPS: Final = Layout("steps", "steps", "", "", needs_shards=True)
 """The layout of a name alone, before anything is known of the files."""
 PREFIX: Final = Layout("steps", "prefix", "", "", needs_shards=True, loose=True)
 """Of files side by side in a location, which share what is before their endings."""
+FILE: Final = Layout("steps", "file", "", "", needs_shards=True, loose=True)
+"""Of one file in a location, which is a version by itself."""
+_MOST_FILES: Final = 256
+"""More files of torch.save without a number are samples of a data set, or the like."""
 
 
 def is_part(name: str) -> bool:
@@ -70,6 +79,8 @@ def version_named(name: str) -> VersionName | None:
     if name.endswith(".index"):
         number = number_of_prefix(name.removesuffix(".index"))
         return None if number is None else VersionName(number, PREFIX, is_file=True)
+    if is_named_so(name) and (number := number_of_file(name)) is not None:
+        return VersionName(number, FILE, is_file=True)
     number = number_of_directory(name)
     return None if number is None else VersionName(number, STEPS)
 
@@ -84,13 +95,58 @@ def prefix_of(name: str) -> str | None:
     return match and match[1]
 
 
+def number_of_file(name: str) -> int | None:
+    """Return the number of the version that one file of torch.save is, by its name; None without one.
+
+    >>> [number_of_file(name) for name in ("step_1000.pt", "epoch=3-step=40.ckpt", "best.pt", "0001.pt")]
+    [1000, 40, None, None]
+    """
+    stem = stem_of(name)
+    return None if stem.isdigit() or is_part_of_torch(name) else number_of_directory(stem)
+
+
+def single_files(names: Iterable[str], folders: Iterable[str] = ()) -> list[str]:
+    """Return the names of the files of torch.save in a location that are versions by themselves.
+
+    Those without a number are so next to one with a number, or where there are several and no directory is a step.
+
+    >>> single_files(["step_10.pt", "last.ckpt", "optimizer.bin"]), single_files(["model.pt"])
+    (['step_10.pt', 'last.ckpt'], [])
+    >>> single_files(["model_0.pt", "model_1.pt", "step_0.pt", "step_1.pt"]), single_files(["a.pth", "b.pth"])
+    ([], ['a.pth', 'b.pth'])
+    """
+    every = [*names]
+    ours = [name for name in every if is_named_so(name) and not is_part_of_torch(name)]
+    if not ours or ranks_by_number(ours):
+        return []
+    numbered = [name for name in ours if number_of_file(name) is not None]
+    others = [name for name in ours if number_of_file(name) is None and not name.endswith(".bin")]
+    if len(others) > _MOST_FILES or is_whole(every):
+        others = []
+    if not numbered and (len(others) < 2 or any(number_of_directory(folder) is not None for folder in folders)):
+        others = []
+    return [*numbered, *others]
+
+
+def is_sign(name: str) -> bool:
+    """Say whether a name in a location is a sign of versions there: not that of any file of torch.save.
+
+    >>> is_sign("model.safetensors"), is_sign("sample_7.pt"), is_sign("step_7.pt")
+    (True, False, True)
+    """
+    if not is_named_so(name):
+        return has_format([name])
+    return is_part_of_torch(name) or number_of_file(name) is not None
+
+
 def completes(name: str) -> bool:
     """Say whether a file is an index, which its system writes last: without it no step is whole.
 
     >>> completes("model/.metadata"), completes("w.index"), completes("__0_0.distcp")
     (True, True, False)
     """
-    return name.rpartition("/")[2] == ".metadata" or name.endswith((".index", ".safetensors.index.json"))
+    ends = (".index", ".safetensors.index.json", ".bin.index.json")
+    return name.rpartition("/")[2] == ".metadata" or name.endswith(ends)
 
 
 def looks_into(directory: str) -> bool:
@@ -137,7 +193,8 @@ def _steps_within(number: int | None, paths: Iterable[str]) -> Iterator[str]:
 
 def may_be_file(name: str) -> bool:
     """Say whether a name is that of a file which can be a checkpoint by itself, or stands for one."""
-    return name.endswith((".safetensors", ".safetensors.index.json", ".index", ".metadata"))
+    ends = (".safetensors", ".safetensors.index.json", ".bin.index.json", ".index", ".metadata")
+    return name.endswith(ends) or is_named_so(name)
 
 
 def is_with(file: str, name: str) -> bool:
@@ -150,6 +207,11 @@ def is_with(file: str, name: str) -> bool:
     """
     if name == ".metadata":
         return True
+    if is_named_so(name):
+        rank, other = rank_named(name), rank_named(file)
+        return file == name or (rank is not None and other is not None and rank[:3] == other[:3])
+    if name.endswith(".bin.index.json"):
+        return file == name or file.startswith(name.removesuffix(".bin.index.json"))
     if name.endswith(".safetensors.index.json"):
         return file == name or file.startswith(name.removesuffix(".safetensors.index.json"))
     return file == name or prefix_of(file) == (prefix_of(name) or name)

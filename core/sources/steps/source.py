@@ -57,8 +57,8 @@ def claims(listing: FlatListing, read_small: ReadSmall) -> list[Version]:
     A directory or a prefix of a spelling that no system uses is a version without a number, if its content says what it
     is, and if the location is not one checkpoint itself.
     """
-    prefixes = list(_prefixes(listing))
-    found = _versions(listing, [*_directories(listing), *prefixes], read_small)
+    loose = [*_prefixes(listing), *_single_files(listing)]
+    found = _versions(listing, [*_directories(listing), *loose], read_small)
     # Then the directory is the checkpoint, unless somebody tagged it, sealed it, or copied it there by its name.
     is_alone = sum(version.layout.loose for version in found) == 1 and not listing.has_state
     return [v for v in found if v.number is not None or not (is_alone and v.layout.loose)]
@@ -138,6 +138,16 @@ def _prefixes(listing: FlatListing) -> Iterator[_FoundStep]:
         yield _FoundStep(path, number_of_prefix(prefix), names.PREFIX, None, files, _formats(listing.location))
 
 
+def _single_files(listing: FlatListing) -> Iterator[_FoundStep]:
+    """Yield the files of torch.save that are versions by themselves, each in one file."""
+    entries = {entry.name: entry for entry in listing.inside.get("", ()) if not entry.is_dir and is_shown(entry.name)}
+    formats = _formats(listing.location)
+    folders = [entry.name for entry in listing.inside.get("", ()) if entry.is_dir]
+    for name in names.single_files(entries, folders):
+        entry = entries[name]
+        yield _FoundStep(entry.path, names.number_of_file(name), names.FILE, None, {name: entry}, formats)
+
+
 def _versions(listing: FlatListing, steps: Sequence[_FoundStep], read_small: ReadSmall) -> list[Version]:
     claims = _claims(steps, read_small)
     # One bad read is no fact: what seems to be torn is read again before anything is said of it.
@@ -189,6 +199,7 @@ def _claims(steps: Sequence[_FoundStep], read_small: ReadSmall, *, again: bool =
                 step.fault = step.fault or Fault.of(digest, step.shown[name].path)
         every = ((form, _claim_of(form, step, by_format[form.system])) for form in step.formats)
         parts = [(form, claim) for form, claim in every if claim is not None]
+        parts = [part for part in parts if not part[1].yields] or parts
         # Where the content of a file names its system, names of other files alone name no second one.
         known = [(form, claim) for form, claim in parts if claim.is_known]
         is_torn = any(claim.lacks for _, claim in parts)
@@ -203,6 +214,8 @@ def _look_for_pointers(steps: Sequence[_FoundStep], claims: Sequence[_Claimed], 
     """Give a fault to the steps of which a file is only a pointer of Git LFS: they are neither whole nor torn."""
     found: list[tuple[_FoundStep, Entry]] = []
     for step, claim in zip(steps, claims, strict=True):
+        if all(part.yields for _, part in claim.parts):  # each file was looked at for the claim
+            continue
         for name in claim.names:
             file = step.files[name]
             if file.size_bytes < POINTER_BYTES.stop and file.size_bytes in POINTER_BYTES and not file.fault:

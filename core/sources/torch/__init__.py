@@ -1,0 +1,1 @@
+"""Files of torch.save: their zips and pickles, read without torch, and the files of ranks joined."""
