@@ -20,14 +20,20 @@ from edl_ckpt.core.base.errors import UsageError as UsageError
 from edl_ckpt.core.base.progress import SILENT as SILENT
 from edl_ckpt.core.base.progress import Progress as Progress
 from edl_ckpt.core.base.progress import Reporter as Reporter
+from edl_ckpt.core.catalog.begun import listed_again as listed_again
+from edl_ckpt.core.catalog.begun import versions_at as versions_at
+from edl_ckpt.core.catalog.experiment import Below as Below
 from edl_ckpt.core.catalog.experiment import Experiment as Experiment
 from edl_ckpt.core.catalog.experiment import Trial as Trial
+from edl_ckpt.core.catalog.experiment import glance_below as glance_below
 from edl_ckpt.core.catalog.experiment import list_experiment as list_experiment
 from edl_ckpt.core.catalog.experiment import trial_locations as trial_locations
 from edl_ckpt.core.catalog.listing import VersionLike as VersionLike
 from edl_ckpt.core.catalog.listing import list_versions as list_versions
 from edl_ckpt.core.catalog.listing import parse_ref as parse_ref
 from edl_ckpt.core.catalog.listing import resolve as resolve
+from edl_ckpt.core.catalog.listing import split_version_dir as split_version_dir
+from edl_ckpt.core.catalog.swaps import GRACE_SECONDS as GRACE_SECONDS
 from edl_ckpt.core.catalog.target import Target as Target
 from edl_ckpt.core.catalog.target import free_target as free_target
 from edl_ckpt.core.commit.repair.recovery import Recovery as Recovery
@@ -35,7 +41,9 @@ from edl_ckpt.core.commit.repair.recovery import location_lock as location_lock
 from edl_ckpt.core.commit.repair.recovery import recover as recover
 from edl_ckpt.core.converting.changes import Changes as Changes
 from edl_ckpt.core.converting.changes import LeftOut as LeftOut
+from edl_ckpt.core.model.tables import DenseEntry as DenseEntry
 from edl_ckpt.core.model.tables import ShardIndex as ShardIndex
+from edl_ckpt.core.model.tables import TableEntry as TableEntry
 from edl_ckpt.core.model.versions import CheckpointRef as CheckpointRef
 from edl_ckpt.core.model.versions import Listing as Listing
 from edl_ckpt.core.model.versions import State as State
@@ -60,7 +68,10 @@ from edl_ckpt.core.operations.copy.plan import plan_copy as plan_copy
 from edl_ckpt.core.operations.diff import NamePairs as NamePairs
 from edl_ckpt.core.operations.diff import diff_versions as diff_versions
 from edl_ckpt.core.operations.diff import read_pairs as read_pairs
+from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES as HISTOGRAM_EDGES
+from edl_ckpt.core.operations.diff.results import DenseDiff as DenseDiff
 from edl_ckpt.core.operations.diff.results import DiffResult as DiffResult
+from edl_ckpt.core.operations.diff.results import TableDiff as TableDiff
 from edl_ckpt.core.operations.examine import StorageReport as StorageReport
 from edl_ckpt.core.operations.examine import examine_storage as examine_storage
 from edl_ckpt.core.operations.export import ExportResult as ExportResult
@@ -105,10 +116,15 @@ from edl_ckpt.core.operations.prune.retention import Rule as Rule
 from edl_ckpt.core.operations.prune.retention import Tagged as Tagged
 from edl_ckpt.core.operations.prune.retention import Within as Within
 from edl_ckpt.core.operations.prune.retention import determined as determined
+from edl_ckpt.core.operations.prune.undeletable import undeletable as undeletable
 from edl_ckpt.core.operations.repair import RepairResult as RepairResult
 from edl_ckpt.core.operations.repair import repair_version as repair_version
+from edl_ckpt.core.operations.report.page_file import report_file as report_file
+from edl_ckpt.core.operations.report.survey import Drift as Drift
 from edl_ckpt.core.operations.report.survey import LocationReport as LocationReport
+from edl_ckpt.core.operations.report.survey import OpenedVersion as OpenedVersion
 from edl_ckpt.core.operations.report.survey import ReportLimits as ReportLimits
+from edl_ckpt.core.operations.report.survey import SampledTensor as SampledTensor
 from edl_ckpt.core.operations.report.survey import report_location as report_location
 from edl_ckpt.core.operations.reshard.execute import ReshardPlan as ReshardPlan
 from edl_ckpt.core.operations.reshard.execute import ReshardResult as ReshardResult
@@ -124,6 +140,8 @@ from edl_ckpt.core.operations.save import save_checkpoint as save_checkpoint
 from edl_ckpt.core.operations.statistics import TensorStats as TensorStats
 from edl_ckpt.core.operations.statistics import tensor_stats as tensor_stats
 from edl_ckpt.core.operations.summary import CheckpointSummary as CheckpointSummary
+from edl_ckpt.core.operations.summary import TableSummary as TableSummary
+from edl_ckpt.core.operations.summary import VariableSummary as VariableSummary
 from edl_ckpt.core.operations.summary import summarize as summarize
 from edl_ckpt.core.operations.undo import undo as undo
 from edl_ckpt.core.operations.unlock import unlock as unlock
@@ -142,6 +160,8 @@ from edl_ckpt.core.proof.values import fingerprint_checkpoint as fingerprint_che
 from edl_ckpt.core.reading.loss import Loss as Loss
 from edl_ckpt.core.reading.loss import loss_of as loss_of
 from edl_ckpt.core.reading.newest import latest as latest
+from edl_ckpt.core.reading.pages import PageRows as PageRows
+from edl_ckpt.core.reading.pages import TablePages as TablePages
 from edl_ckpt.core.reading.reader import Checkpoint as Checkpoint
 from edl_ckpt.core.reading.reader import open_checkpoint as open_checkpoint
 from edl_ckpt.core.reading.reader import restore as restore
@@ -154,9 +174,14 @@ from edl_ckpt.core.sources.elasticdl.initial_rows import initial_rows as initial
 from edl_ckpt.core.sources.elasticdl.placement import row_owners as row_owners
 from edl_ckpt.core.sources.elasticdl.placement import variable_owner as variable_owner
 from edl_ckpt.core.sources.systems import System as System
+from edl_ckpt.core.sources.systems import kinds_of as kinds_of
+from edl_ckpt.core.sources.systems import shards_of as shards_of
 from edl_ckpt.core.sources.systems import systems as systems
+from edl_ckpt.core.sources.systems import title_of as title_of
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS as LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.shard_note import mixed_runs as mixed_runs
 from edl_ckpt.core.storage.determined import CheckpointStorage as CheckpointStorage
+from edl_ckpt.core.storage.faults import error_of_system as error_of_system
 from edl_ckpt.core.storage.location import Location as Location
 from edl_ckpt.core.storage.location import LocationLike as LocationLike
 from edl_ckpt.core.training.background import PendingSave as PendingSave
@@ -171,9 +196,13 @@ from edl_ckpt.core.training.saver import CheckpointSaver as CheckpointSaver
 
 __all__ = [
     "BFLOAT16",
+    "GRACE_SECONDS",
+    "HISTOGRAM_EDGES",
+    "LOCK_WAIT_SECONDS",
     "SILENT",
     "Array",
     "AuthError",
+    "Below",
     "Best",
     "Changes",
     "Checkpoint",
@@ -186,7 +215,10 @@ __all__ = [
     "CopyPlan",
     "CopyResult",
     "CorruptError",
+    "DenseDiff",
+    "DenseEntry",
     "DiffResult",
+    "Drift",
     "EdlCkptError",
     "EdlCkptWarning",
     "EventKind",
@@ -217,6 +249,8 @@ __all__ = [
     "NoSpaceError",
     "NotFoundError",
     "ObjectCheckpoint",
+    "OpenedVersion",
+    "PageRows",
     "Part",
     "PartLike",
     "PendingSave",
@@ -236,6 +270,7 @@ __all__ = [
     "ReshardSettings",
     "Rows",
     "Rule",
+    "SampledTensor",
     "SavedShard",
     "Selection",
     "ServerPart",
@@ -246,6 +281,10 @@ __all__ = [
     "System",
     "Table",
     "TableBatches",
+    "TableDiff",
+    "TableEntry",
+    "TablePages",
+    "TableSummary",
     "TableView",
     "Tagged",
     "Target",
@@ -256,6 +295,7 @@ __all__ = [
     "UnsupportedError",
     "UsageError",
     "ValueSample",
+    "VariableSummary",
     "VerifyResult",
     "VerifyRun",
     "Version",
@@ -270,6 +310,7 @@ __all__ = [
     "convert_version",
     "determined",
     "diff_versions",
+    "error_of_system",
     "examine_storage",
     "execute_copy",
     "execute_prune",
@@ -279,14 +320,17 @@ __all__ = [
     "fingerprint_checkpoint",
     "first_rows",
     "free_target",
+    "glance_below",
     "import_arrays",
     "import_checkpoint",
     "import_metrics",
     "initial_rows",
+    "kinds_of",
     "latest",
     "list_experiment",
     "list_variables",
     "list_versions",
+    "listed_again",
     "load_variable",
     "location_lock",
     "look_up",
@@ -311,6 +355,7 @@ __all__ = [
     "remove_own_shard",
     "remove_tag",
     "repair_version",
+    "report_file",
     "report_location",
     "reshard_version",
     "resolve",
@@ -324,21 +369,26 @@ __all__ = [
     "set_modes",
     "set_note",
     "settings_for",
+    "shards_of",
     "slice_table",
     "slice_variable",
+    "split_version_dir",
     "store_policy",
     "strip_versions",
     "summarize",
     "survey_ids",
     "systems",
     "tensor_stats",
+    "title_of",
     "trial_locations",
+    "undeletable",
     "undo",
     "unlock",
     "variable_owner",
     "verify_and_seal",
     "verify_version",
     "verify_versions",
+    "versions_at",
     "wait_for_version",
     "watch_location",
 ]

@@ -22,12 +22,12 @@ from edl_ckpt.cli.browse.versions import BeginningPage, ChoicePage
 from edl_ckpt.cli.options.references import parsed_ref
 from edl_ckpt.cli.render import verify as render_verify
 from edl_ckpt.cli.terminal.signals import ASKING, ENDING
-from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core import Location
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.terminal.output import Output
+    from edl_ckpt.core import CheckpointRef, Version
     from edl_ckpt.core.base.words import Level
-    from edl_ckpt.core.model.versions import CheckpointRef, Version
 
 _END_SECONDS: Final = 5.0
 

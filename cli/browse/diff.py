@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.browse.grid import Grid, ItemRows, ScreenKey
 from edl_ckpt.cli.browse.page import BACK, CANCEL, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, BrowserPage, SearchPage
-from edl_ckpt.cli.browse.source import again
 from edl_ckpt.cli.browse.values import BAR, MEASURES
 from edl_ckpt.cli.render import diff as render_diff
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Bar, Cell, Column
-from edl_ckpt.core.operations.diff import diff_versions
-from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES, DenseDiff, DiffResult, TableDiff
+from edl_ckpt.core import HISTOGRAM_EDGES, DenseDiff, DiffResult, TableDiff, diff_versions, listed_again
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.model.versions import Version
+    from edl_ckpt.core import Version
 
 _COLUMNS = (Column("name", "name"), *render_diff.COLUMNS.values())
 _TOP = 20
@@ -62,7 +60,7 @@ class DiffPage(SearchPage):
         self.fill()
         self.work(
             "comparing",
-            lambda reporter: diff_versions(again(self._a), again(self._b), top=_TOP, reporter=reporter),
+            lambda reporter: diff_versions(listed_again(self._a), listed_again(self._b), top=_TOP, reporter=reporter),
             self._show,
         )
 

@@ -16,16 +16,14 @@ from edl_ckpt.cli.browse.grid import Grid, GridRows, ItemRows, Numbers, ScreenKe
 from edl_ckpt.cli.browse.page import BACK, CANCEL, COPY, HELP, OPEN, QUIT, REFRESH, BrowserPage
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Bar, Cell, Column
+from edl_ckpt.core import Lookup, PageRows, TablePages, TensorStats, sample_rows, tensor_stats
 from edl_ckpt.core.base import words
-from edl_ckpt.core.operations.lookup import Lookup, sample_rows
-from edl_ckpt.core.operations.statistics import TensorStats, tensor_stats
-from edl_ckpt.core.reading.pages import Page as RowsRead
-from edl_ckpt.core.reading.pages import TablePages
 
 if TYPE_CHECKING:
-    from edl_ckpt.cli.browse.source import BackgroundJob, OpenVersion
+    from edl_ckpt.cli.browse.open_version import OpenVersion
+    from edl_ckpt.cli.browse.source import BackgroundJob
+    from edl_ckpt.core import TableSummary, VariableSummary
     from edl_ckpt.core.base.progress import Reporter
-    from edl_ckpt.core.operations.summary import TableSummary, VariableSummary
 
 
 MEASURES = (Column("what", "word", title=""), Column("number", "number", title="", worth=9), Column("", "bar"))
@@ -245,7 +243,7 @@ class TablePage(WindowPage):
         self.show_window(WindowRows(_ROWS, len(self._pages), _row_cells), self.grid.cursor, "no rows")
         self.show_title()
 
-    def read(self, wanted: range, job: BackgroundJob) -> RowsRead:
+    def read(self, wanted: range, job: BackgroundJob) -> PageRows:
         """Read rows."""
         with self._source.reading():
             return self._pages.read(wanted.start, len(wanted), reporter=job)
@@ -436,7 +434,7 @@ def _whole(words: str) -> int | None:
         return None
 
 
-def _row_cells(found: RowsRead | Lookup, number: int, position: int) -> list[Any]:
+def _row_cells(found: PageRows | Lookup, number: int, position: int) -> list[Any]:
     """Return the cells of a row; a sample does not say where its rows lie."""
     vector = found.vectors[number]
     place = ("", "") if isinstance(found, Lookup) else (text.count(position), str(found.shards[number]))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from edl_ckpt.cli.browse import source
+from edl_ckpt.cli.browse import open_version
 from edl_ckpt.cli.browse.grid import DIFF, VERIFY, ActionLine, Grid, GridRows, ItemRows, ScreenKey
 from edl_ckpt.cli.browse.page import (
     ACTION,
@@ -33,19 +33,16 @@ from edl_ckpt.cli.render.shared_tables import SHARD_COLUMNS, shard_cells
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.folding import shortened
 from edl_ckpt.cli.terminal.tables import Cell, Column
+from edl_ckpt.core import DenseEntry, TableEntry, TableSummary, VariableSummary, listed_again, title_of
 from edl_ckpt.core.base import words
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
-from edl_ckpt.core.model.tables import DenseEntry, TableEntry
-from edl_ckpt.core.operations.summary import TableSummary, VariableSummary
-from edl_ckpt.core.sources.systems import title_of
 
 if TYPE_CHECKING:
     from textual.widget import Widget
 
-    from edl_ckpt.cli.browse.source import BackgroundJob, OpenVersion
-    from edl_ckpt.core.model.tables import ShardIndex
-    from edl_ckpt.core.model.versions import Version
-    from edl_ckpt.core.storage.location import Location
+    from edl_ckpt.cli.browse.open_version import OpenVersion
+    from edl_ckpt.cli.browse.source import BackgroundJob
+    from edl_ckpt.core import Location, ShardIndex, Version
 
 
 _ANSWER: Final = 16
@@ -59,8 +56,7 @@ ACTIONS: Final = (
 
 
 def _copy(version: Version, target: str, locate: Callable[[str], Location], job: BackgroundJob) -> str:
-    from edl_ckpt.core.operations.copy.execute import execute_copy
-    from edl_ckpt.core.operations.copy.plan import plan_copy
+    from edl_ckpt.core import execute_copy, plan_copy
 
     if "@" in target.rpartition("/")[2]:
         raise UsageError(f"expected a location, got {target!r}; the copy has the same version number")
@@ -69,14 +65,14 @@ def _copy(version: Version, target: str, locate: Callable[[str], Location], job:
 
 
 def _tag(version: Version, tag: str, _locate: Callable[[str], Location], job: BackgroundJob) -> str:
-    from edl_ckpt.core.operations.annotate import add_tag
+    from edl_ckpt.core import add_tag
 
     lost = add_tag(version, tag, reporter=job)
     return f"tagged {tag}" + (f"; {', '.join(map(str, lost))} lost it" if lost else "")
 
 
 def _export(version: Version, target: str, locate: Callable[[str], Location], job: BackgroundJob) -> str:
-    from edl_ckpt.core.operations.export import export_version
+    from edl_ckpt.core import export_version
 
     return f"exported to {export_version(version, locate(target), reporter=job).output}"
 
@@ -110,7 +106,7 @@ class ActionPage(SearchPage):
                 self.notice("nothing was changed")
                 return
             find = self.browser.locate
-            self.work(f"{name}: {target}", lambda job: act(source.again(version), target, find, job), done, kind=ACTION)
+            self.work(f"{name}: {target}", lambda job: act(listed_again(version), target, find, job), done, kind=ACTION)
 
         def done(said: str) -> None:
             self.begin()
@@ -198,7 +194,7 @@ class VersionPage(ActionPage):
         before, version = self._source, self._version
 
         def read(_: object) -> OpenVersion:
-            return source.opened(source.again(version) if before else version)
+            return open_version.opened(listed_again(version) if before else version)
 
         self._cursors[self._tab] = self.grid.cursor
         self.work("reading headers", read, self._show_opened)

@@ -9,7 +9,7 @@ from rich.text import Text
 from textual.containers import Horizontal
 from textual.widgets import Static
 
-from edl_ckpt.cli.browse import source
+from edl_ckpt.cli.browse import open_version, source
 from edl_ckpt.cli.browse.grid import DIFF, VERIFY, Grid, ItemRows, ScreenKey
 from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIET, QUIT, REFRESH, SEARCH, BrowserPage, NotesPage
 from edl_ckpt.cli.browse.version import ACTIONS, ActionPage, VersionPage, recorded
@@ -17,16 +17,14 @@ from edl_ckpt.cli.render import listing as render_list
 from edl_ckpt.cli.render.recorded import names_of
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Cell, Column
+from edl_ckpt.core import CheckpointRef, Listing, Version, kinds_of, list_versions, resolve, versions_at
 from edl_ckpt.core.base import words
 from edl_ckpt.core.base.errors import EdlCkptError
-from edl_ckpt.core.catalog.listing import list_versions, resolve
-from edl_ckpt.core.model.versions import CheckpointRef, Listing, Version
-from edl_ckpt.core.sources.systems import kinds_of
 
 if TYPE_CHECKING:
     from textual.widget import Widget
 
-    from edl_ckpt.core.storage.location import Location
+    from edl_ckpt.core import Location
 
 
 _FROM: Final = 110
@@ -44,7 +42,7 @@ class Preview(Static):
         super().__init__("", markup=False)
         self.is_wanted = True
         self._version: Version | None = None
-        self.seen: dict[str, source.OpenVersion | EdlCkptError] = {}
+        self.seen: dict[str, open_version.OpenVersion | EdlCkptError] = {}
 
     def show(self, version: Version | None) -> None:
         """Show a version where there is room; what is not known of it yet is read."""
@@ -60,7 +58,7 @@ class Preview(Static):
 
     def _lines(self, version: Version) -> list[tuple[str, str]]:
         seen = self.seen.get(version.path)
-        if not isinstance(seen, source.OpenVersion):
+        if not isinstance(seen, open_version.OpenVersion):
             return [*([] if seen else [("reading headers ...", "")]), *recorded(version, None, seen)]
         tables = [(t.name, f"{text.count(t.rows, 'row')}, dim {t.dim}") for t in seen.summary.tables]
         variables = [(v.name, words.shape(v.shape)) for v in seen.summary.variables]
@@ -71,15 +69,15 @@ class Preview(Static):
         if self._version is version:
             cast("BrowserPage", self.screen).work("reading headers", lambda _: _opened(version), self._keep, kind=QUIET)
 
-    def _keep(self, read: tuple[Version, source.OpenVersion | EdlCkptError]) -> None:
+    def _keep(self, read: tuple[Version, open_version.OpenVersion | EdlCkptError]) -> None:
         version, seen = read
         self.seen[version.path] = seen
         self.show(self._version)
 
 
-def _opened(version: Version) -> tuple[Version, source.OpenVersion | EdlCkptError]:
+def _opened(version: Version) -> tuple[Version, open_version.OpenVersion | EdlCkptError]:
     try:
-        read = source.opened(version)
+        read = open_version.opened(version)
     except EdlCkptError as error:
         return version, error
     read.let_go()
@@ -276,7 +274,7 @@ class BeginningPage(VersionsPage):
         if self._began:
             super().begin()
         else:
-            self.work("listing", lambda job: source.begin(self._ref, job), self._show_beginning)
+            self.work("listing", lambda job: versions_at(self._ref, reporter=job), self._show_beginning)
 
     def _show_beginning(self, found: tuple[Listing | None, Version | None]) -> None:
         self._began = True

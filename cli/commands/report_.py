@@ -15,7 +15,7 @@ from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import command
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.report.survey import LocationReport
+    from edl_ckpt.core import LocationReport
 
 
 @declared(
@@ -43,8 +43,7 @@ def report_command(
     unless --json prints the data alone.
     """
     from edl_ckpt.cli.render import listing as render
-    from edl_ckpt.core.catalog.listing import list_versions, split_version_dir
-    from edl_ckpt.core.operations.report.survey import ReportLimits, report_location
+    from edl_ckpt.core import ReportLimits, list_versions, report_location, split_version_dir
 
     if not output and not out.json:
         raise UsageError("where should the page go?", hint="try: -o report.html, or --json for the data alone")
@@ -82,20 +81,11 @@ def _page_file(out: Output, name: str | None, *, force: bool) -> Iterator[Callab
         yield lambda _: None
         return
     from edl_ckpt.cli.page.render import check_libraries, page_of
-    from edl_ckpt.core.operations.export.interface import FormatTraits
-    from edl_ckpt.core.operations.export.output.target import open_target
+    from edl_ckpt.core import report_file
 
     check_libraries()
     if name == "-":
         yield lambda report: out.write(page_of(report))
         return
-    traits = FormatTraits("report", is_text=True)
-    with open_target(out.location(name), traits, is_directory=False, force=force) as target:
-
-        def write(report: LocationReport) -> None:
-            page = page_of(report)
-            with target.open_text() as file:
-                file.write(page)
-            target.publish()
-
-        yield write
+    with report_file(out.location(name), force=force) as write:
+        yield lambda report: write(page_of(report))

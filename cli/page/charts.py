@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 from xml.etree import ElementTree as ET
 
 from edl_ckpt.cli.terminal.text import count, escaped
+from edl_ckpt.core import State, Version
 from edl_ckpt.core.base import words
 from edl_ckpt.core.base.libraries import library
-from edl_ckpt.core.model.versions import State, Version
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.report.survey import Drift, LocationReport, SampledTensor
-    from edl_ckpt.core.operations.summary import CheckpointSummary
+    from edl_ckpt.core import CheckpointSummary, Drift, LocationReport, SampledTensor
 
 SERIES: Final = 6
 """Lines of one chart: as many as colours can be told apart, each with a symbol of its own too."""

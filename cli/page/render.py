@@ -16,14 +16,12 @@ from edl_ckpt.cli import __version__
 from edl_ckpt.cli.page import charts
 from edl_ckpt.cli.page.charts import number, when
 from edl_ckpt.cli.terminal.text import count, escaped
+from edl_ckpt.core import Version, kinds_of, shards_of
 from edl_ckpt.core.base import words
 from edl_ckpt.core.base.libraries import library
-from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.sources.systems import kinds_of, shards_of
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.report.survey import LocationReport, OpenedVersion
-    from edl_ckpt.core.operations.summary import CheckpointSummary
+    from edl_ckpt.core import CheckpointSummary, LocationReport, OpenedVersion
 
 
 _OPEN: Final = 50

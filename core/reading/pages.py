@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 from edl_ckpt.core.reading.blocks import ID_BLOCK_BYTES, IdPiece, check_row_count, cuts, read_piece, read_vectors
 
 
-class Page(NamedTuple):
+class PageRows(NamedTuple):
     """Rows that follow each other: int64 [n] ids, [n, dim] vectors, and the int64 [n] ps_ids of their shards."""
 
     ids: I64
@@ -35,7 +35,7 @@ class Page(NamedTuple):
     shards: I64
 
     def __repr__(self) -> str:
-        return describe("Page", f"{counted(len(self.ids), 'row')} of {self.vectors.shape[1]} {self.vectors.dtype}")
+        return describe("PageRows", f"{counted(len(self.ids), 'row')} of {self.vectors.shape[1]} {self.vectors.dtype}")
 
 
 class _Place(NamedTuple):
@@ -67,7 +67,7 @@ class TablePages:
     def __repr__(self) -> str:
         return describe("TablePages", escaped(self.name), counted(len(self), "row"))
 
-    def read(self, first: int, count: int, *, reporter: Reporter = WARNINGS) -> Page:
+    def read(self, first: int, count: int, *, reporter: Reporter = WARNINGS) -> PageRows:
         """Return the rows at the positions [first, first + count), fewer at the end.
 
         Reads these values, and ids from the last known place on; `reporter` counts the bytes of ids. Raises
@@ -90,7 +90,7 @@ class TablePages:
         if len({v.shape[1] for v in vectors}) > 1:
             raise CorruptError(f"table {self.name!r} has rows of several dims", path=self._checkpoint.version.ref)
         found = np.concatenate(vectors) if vectors else np.empty((0, self._checkpoint.table(self.name).dim), np.float32)
-        return Page(np.concatenate(ids), found, np.concatenate(shards))
+        return PageRows(np.concatenate(ids), found, np.concatenate(shards))
 
     def find(self, wanted: int, *, reporter: Reporter = WARNINGS) -> int | None:
         """Return the position of an id, None when no row has it; of several rows the last, as in a restore.

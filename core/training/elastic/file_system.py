@@ -15,30 +15,36 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import BinaryIO, Final, cast
 
+from edl_ckpt.core import (
+    LOCK_WAIT_SECONDS,
+    Checkpoint,
+    Latest,
+    Location,
+    LocationLike,
+    Policy,
+    State,
+    Version,
+    free_target,
+    list_versions,
+    open_checkpoint,
+    prune,
+    read_policy,
+    verify_version,
+)
 from edl_ckpt.core.base.errors import EdlCkptError, IncompleteError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.parallel import default_workers
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import LayoutName, abridged, base_name, meant
-from edl_ckpt.core.catalog.listing import list_versions
-from edl_ckpt.core.catalog.target import free_target
 from edl_ckpt.core.model.dtypes import DTYPES
-from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.importing.archives import RangeStream
 from edl_ckpt.core.operations.importing.source import ArrayData, NamedArrays, execute_import, prepare_import
-from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.guards import IN_A_JOB
-from edl_ckpt.core.operations.prune.plan import read_policy
-from edl_ckpt.core.operations.prune.retention import Latest, Policy
-from edl_ckpt.core.operations.verify.check import verify_version
 from edl_ckpt.core.proof.sealing import check_chunks
 from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.reading.newest import PASSED_OVER
-from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.elasticdl.target import check_texts
-from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.local import LocalReader, is_gone
 from edl_ckpt.core.training.elastic.loop import DEFAULT_KEY, ElasticCheckpoint, ElasticCheckpointManager

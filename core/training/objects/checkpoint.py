@@ -16,18 +16,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core import (
+    LOCK_WAIT_SECONDS,
+    Checkpoint,
+    CheckpointRef,
+    Location,
+    LocationLike,
+    Table,
+    Version,
+    VersionLike,
+    open_checkpoint,
+    save_checkpoint,
+)
 from edl_ckpt.core.adapters.nest import array_of
 from edl_ckpt.core.base.errors import NotFoundError, UsageError
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import LayoutName, escaped
-from edl_ckpt.core.catalog.listing import VersionLike
-from edl_ckpt.core.model.versions import CheckpointRef, Version
-from edl_ckpt.core.operations.save import Table, save_checkpoint
 from edl_ckpt.core.reading.aliases import ALIASES, own_name, path_name
-from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
-from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.training.objects.graph import alias_variable, walk
 from edl_ckpt.core.training.objects.restoration import SAVE_COUNTER, LoadStatus, NothingRestored, Restoration
 from edl_ckpt.core.training.objects.tracking import (

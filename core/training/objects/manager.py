@@ -9,29 +9,34 @@ Source: `tensorflow/python/checkpoint/checkpoint_management.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Final
 
+from edl_ckpt.core import (
+    GRACE_SECONDS,
+    LOCK_WAIT_SECONDS,
+    Guards,
+    Latest,
+    Location,
+    LocationLike,
+    Policy,
+    State,
+    Version,
+    list_versions,
+    location_lock,
+    prune,
+    undeletable,
+)
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, ReplacedError, UsageError
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import LayoutName, abridged, counted
-from edl_ckpt.core.catalog.listing import list_versions
-from edl_ckpt.core.catalog.pointers import pointers_at
-from edl_ckpt.core.catalog.swaps import GRACE_SECONDS
-from edl_ckpt.core.commit.repair.recovery import location_lock
-from edl_ckpt.core.model.versions import Listing, State, Version
-from edl_ckpt.core.operations.prune.execute import prune
-from edl_ckpt.core.operations.prune.facts import Facts, Survey
-from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards, find_unreadable, guard_reasons
-from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.reading.newest import PASSED_OVER, newest_readable, none_readable
 from edl_ckpt.core.sources.elasticdl.target import check_version
-from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.managed import Managed, read_managed, write_managed
-from edl_ckpt.core.storage import Location, LocationLike, open_store
+from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.training.objects.checkpoint import ObjectCheckpoint, VersionRef
 
 _NAMED: Final = 3
@@ -272,9 +277,7 @@ class CheckpointManager:
         present = replace(managed, saved={n: at for n, at in managed.saved.items() if n in there})
         every = None if self.keep_checkpoint_every_n_hours is None else self.keep_checkpoint_every_n_hours * 3600.0
         swept, doomed = sweep_saved(present, self.max_to_keep, every)
-        reasons = guard_reasons(versions, NO_EXCEPTIONS, find_unreadable(versions), now=time.time()) if doomed else {}
-        guarded = {version.version for version in versions if version.path in reasons}
-        guarded |= _not_accounted_for(listing, doomed)
+        guarded = undeletable(listing, doomed)
         deleted = [n for n in doomed if n not in guarded]
         try:
             if deleted:
@@ -304,15 +307,6 @@ class CheckpointManager:
         )
         for error in result.errors:
             self.reporter.warn(str(error))
-
-
-def _not_accounted_for(listing: Listing, doomed: Collection[int]) -> set[int]:
-    """Return the versions with foreign content, and those that others need or name: no manager deletes them."""
-    if not doomed:
-        return set()
-    survey = Survey(Facts().with_pointers([pointers_at(listing)]))
-    survey.look(listing.versions, [version.path for version in listing.versions if version.version in doomed])
-    return {version.version for version in listing.versions if survey.facts.why(version, NO_EXCEPTIONS)}
 
 
 def _with(managed: Managed, number: int, moment: float | None = None) -> Managed:

@@ -18,10 +18,10 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NoReturn, Self
 
+from edl_ckpt.core import Checkpoint
 from edl_ckpt.core.base.errors import MismatchError
 from edl_ckpt.core.base.words import abridged, counted
 from edl_ckpt.core.reading.aliases import Path, path_name
-from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.training.objects.graph import Match, Pair, leaves_of
 from edl_ckpt.core.training.objects.tracking import Binding, Child, Trackable, TrackedDict, TrackedList, is_leaf
 from edl_ckpt.core.training.objects.values import SavedValues, shape_of, why_not

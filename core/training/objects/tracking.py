@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, SupportsIndex
 
 import numpy.typing as npt
 
+from edl_ckpt.core import Table
 from edl_ckpt.core.base.arrays import as_array, is_array, is_of
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import counted
-from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.reading.aliases import Path
 
 if TYPE_CHECKING:

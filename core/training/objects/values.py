@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core import Checkpoint, Table
 from edl_ckpt.core.adapters.nest import array_of, flatten, unflatten
 from edl_ckpt.core.adapters.tensorflow import iterator_state, restore_iterator, to_tensor
 from edl_ckpt.core.base.arrays import as_array, dtype_name, is_of, torch_tensor
 from edl_ckpt.core.base.libraries import library
-from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.reading.aliases import ALIASES, Path, parse_aliases, parse_name, path_name
-from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.training.objects.graph import SavedPaths
 from edl_ckpt.core.training.objects.tracking import (
     Child,

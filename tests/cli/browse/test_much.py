@@ -18,7 +18,7 @@ import browsing
 import hostile_state
 from browsing import Screen
 from checkpoints import save_small
-from edl_ckpt.cli.browse import source
+from edl_ckpt.cli.browse import open_version
 from edl_ckpt.cli.browse import version as version_module
 from edl_ckpt.cli.browse.grid import Grid, ItemRows
 from edl_ckpt.cli.terminal.text import escaped
@@ -130,14 +130,14 @@ def test_100_000_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """Only rows that are seen are made: keys, search and the mouse answer as with ten variables."""
     save_small(tmp_path, 1)
     many = tuple(VariableSummary(f"layer_{k:06}/kernel:0", "float32", (1,), 4, k % 2) for k in range(100_000))
-    read = source.opened
+    read = open_version.opened
 
-    def opened(version: Version) -> source.OpenVersion:
+    def opened(version: Version) -> open_version.OpenVersion:
         found = read(version)
         found.summary = replace(found.summary, variables=many)
         return found
 
-    monkeypatch.setattr(source, "opened", opened)
+    monkeypatch.setattr(open_version, "opened", opened)
 
     async def use(screen: Screen) -> None:
         assert "variables 100,000" in screen.text

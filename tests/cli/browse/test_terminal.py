@@ -208,7 +208,8 @@ def test_a_wrong_reference(run: Path) -> None:
 
 def test_a_bug_is_reported(run: Path) -> None:
     """A bug ends with its traceback and 70, after the terminal is as it was."""
-    program = "from edl_ckpt.cli.browse import source; source.opened = None; from edl_ckpt.cli.app import main; main()"
+    broken = "from edl_ckpt.cli.browse import open_version; open_version.opened = None"
+    program = f"{broken}; from edl_ckpt.cli.app import main; main()"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules[__name__], "PROGRAM", [sys.executable, "-c", program])
         with running(f"{run}@200") as window:

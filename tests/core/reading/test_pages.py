@@ -140,4 +140,7 @@ def test_reprs(mixed: Path) -> None:
     """Pages and their source are one short line, without values."""
     with open_checkpoint(f"{mixed}@7") as checkpoint:
         pages = TablePages(checkpoint, "wide")
-        assert (repr(pages), repr(pages.read(0, 2))) == ("<TablePages wide: 200 rows>", "<Page 2 rows of 1500 float64>")
+        assert (repr(pages), repr(pages.read(0, 2))) == (
+            "<TablePages wide: 200 rows>",
+            "<PageRows 2 rows of 1500 float64>",
+        )
