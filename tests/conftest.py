@@ -27,13 +27,14 @@ from edl_ckpt.core.state.user_cache import remember_in
 from examples import TIMES, UNCHECKED
 from places import DATA, GOLDEN
 from s3_fixtures import Bucket, Moto, fresh_bucket, make_moto
+from samples import mark_slow
 
 # Assertions in these modules are explained like those of tests.
 pytest.register_assert_rewrite("elasticdl_rules", "program", "pruning", "scan_guard", "store_contract")
 
 settings.register_profile(
     "suite",
-    max_examples=25 * TIMES,
+    max_examples=10 * TIMES,
     deadline=None,
     suppress_health_check=UNCHECKED,
 )
@@ -80,6 +81,12 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 def pytest_xdist_auto_num_workers() -> int:
     """Start a process more than there are cores: many tests wait for a server, or for another process."""
     return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave a sample of each slow test in the fast suite, before `-m` chooses."""
+    mark_slow(items)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from builders import write_unchecked
@@ -28,6 +28,7 @@ from edl_ckpt.core.base.errors import UnsupportedError, UsageError
 from edl_ckpt.core.converting.changes import read_map
 from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.operations.export import Selection, export_version, write_map
+from examples import examples
 from program import document, edl
 from rank_files import joined, tables_in
 from system_runs import SYSTEMS, settled, step_run, tree
@@ -117,7 +118,7 @@ def test_a_bad_map_is_refused_before_anything_is_written(run: Path, tmp_path: Pa
     refused(run, "import", f"{run}@10", f"{out}@3", "--ps", "2", "--map", path, code=code, words=words)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(6)
 @given(name=st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
 @example(name="..")
 @example(name="x/../../y")
@@ -202,7 +203,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=1
 ODD = ["a[0]", "a*", "*", "?", "a\x7fb", "a\nb", '"', "\\", "#", "a.b", "a"]
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(4)
 @given(names=st.lists(NAMES | st.sampled_from(ODD), unique=True, min_size=1, max_size=4))
 @example(names=ODD)
 def test_the_map_of_a_version_changes_nothing(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:

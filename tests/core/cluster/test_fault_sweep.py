@@ -2,7 +2,7 @@
 
 Whatever dies, stops or is cut off: nothing is visible that is not whole, ElasticDL's scan works, the next command
 sweeps what was left and has the right bytes, and no worker that goes on later changes what was published. In the suite
-there is one such fault; `EDL_CKPT_TEST_EXAMPLES=N pytest -n 0 -m slow tests/core/cluster/test_fault_sweep.py` has N of
+there is one such fault; `EDL_CKPT_TEST_EXAMPLES=N pytest -n 0 -m hours tests/core/cluster/test_fault_sweep.py` has N of
 each kind in each command, at moments that `EDL_CKPT_TEST_SEED` chooses.
 """
 
@@ -256,7 +256,7 @@ def _cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize("command", ["reshard", "copy"])
 def test_a_stopped_worker(command: str, places: Places, cluster: Cluster, tmp_path: Path) -> None:
     """A worker is stopped with a staged file open; its task is given to another, and it goes on after the commit."""
@@ -277,7 +277,7 @@ def test_a_stopped_worker(command: str, places: Places, cluster: Cluster, tmp_pa
         cluster.dask.stop(name)
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults(command: str, fault: str, places: Places, cluster: Cluster) -> None:

@@ -119,7 +119,7 @@ def test_killed_workers(wide: Path, tmp_path: Path, processes: Any) -> None:
     assert shards_of(tmp_path / "there") == shards_of(wide / "here")
 
 
-@pytest.mark.parametrize("rows", [100_000, pytest.param(8_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rows", [100_000, pytest.param(8_000_000, marks=pytest.mark.hours)])
 def test_memory(tmp_path: Path, processes: Any, rows: int) -> None:
     """A worker has at most 400 MiB in memory, and the command 300, also where the version has 2 GB."""
     random = np.random.default_rng(3)

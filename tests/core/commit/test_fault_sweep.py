@@ -59,7 +59,7 @@ def test_sample(tmp_path: Path, command: Command, calls: str, k: int, fault: str
     assert outcome.fired, "the sample names calls that are made no more"
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_every_call(
     tmp_path: Path, command: Command, pool: ProcessPoolExecutor, capsys: pytest.CaptureFixture[str]

@@ -201,10 +201,10 @@ def test_sample(s3: Bucket, tmp_path: Path, name: str) -> None:
         assert list(try_kill(s3, tmp_path, row, n, new)) == []
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize("name", ROWS)
 def test_every_request(s3: Bucket, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same at each request; `pytest -n 0 -m slow tests/core/commit/test_kills_on_s3.py` prints the counts."""
+    """The same at each request; `pytest -n 0 -m hours tests/core/commit/test_kills_on_s3.py` prints the counts."""
     row = ROWS[name]
     row.prepare(s3, tmp_path)
     counted = s3.proxy.fail(Fault(hook(lambda _: None), times=None))

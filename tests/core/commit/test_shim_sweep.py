@@ -15,7 +15,7 @@ from sweep_commands import COMMANDS
 
 CHANGING = [c.name for c in COMMANDS if not c.always and not c.then]
 SAMPLED = ("prune", "tag add", "reshard in place", "export", "list", "verify", "metrics show")
-"""The commands of the ordinary suite; `pytest -m slow tests/core/commit/test_shim_sweep.py` tries all, at each call."""
+"""The commands of the fast suite; `pytest -m hours tests/core/commit/test_shim_sweep.py` tries all, at each call."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_sample(library: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize("command", [*CHANGING, *READING])
 def test_every_call(library: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Every fault at every call that concerns the directory leaves old or new; prints the counts."""

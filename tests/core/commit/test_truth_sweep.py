@@ -30,7 +30,7 @@ from truth_sweep import ROWS
 SAMPLED = ("reshard --output", "copy", "export .npz", "policy set")
 """The commands of the ordinary suite."""
 PARTS = 16
-"""The full sweep of a command is done in so many parts: `pytest -n 0 -m slow tests/core/commit/test_truth_sweep.py`."""
+"""The full sweep of a command has so many parts: `pytest -n 0 -m hours tests/core/commit/test_truth_sweep.py`."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_sample(library: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("command", ROWS)
 def test_every_call(library: Path, command: str, part: int, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ SAMPLED: Mapping[str, tuple[str, ...]] = {
     "look_sweep": ("list, dcp", "prune, tfra"),
     "stop_sweep": ("prune, safetensors",),
 }
-"""The commands of the ordinary suite; `pytest -n 0 -m slow tests/core/commit/test_writer_sweep.py` tries all."""
+"""The commands of the ordinary suite; `pytest -n 0 -m hours tests/core/commit/test_writer_sweep.py` tries all."""
 EVERY: Mapping[str, tuple[str, ...]] = {
     "writer_sweep": tuple(writer_rows.ROWS),
     "look_sweep": tuple(look_sweep.names()),
@@ -52,7 +52,7 @@ def test_sample(library: Path, module: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize(
     ("module", "command"), [(module, command) for module, commands in EVERY.items() for command in commands]
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoints import at, files_of, numbers
@@ -24,6 +24,7 @@ from edl_ckpt.core import (
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.converting.destinations import DESTINATIONS
 from edl_ckpt.core.operations.reshard.execute import find_resharded
+from examples import examples
 from foreign import copied
 
 KEYED = ("tfra", "dynamicemb", "tensorflow", "elasticdl")
@@ -51,7 +52,7 @@ def moved(version: Version, to: Path, system: str, ranks: int, changes: Changes 
     return at(to, 10)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(5)
 @given(
     ids=st.lists(st.integers(0, 2**63 - 1), unique=True, max_size=60),
     way=st.lists(st.tuples(st.sampled_from(KEYED), st.integers(1, 7)), min_size=1, max_size=4),

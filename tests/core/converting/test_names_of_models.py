@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_ckpt.core import (
@@ -21,6 +21,7 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.sources.dcp.tables import owners_of
+from examples import examples
 from model_names import MODELS, variables_of
 from reporters import Recorder
 
@@ -86,7 +87,7 @@ WORDS = ("a", "b", "weight", "bias", "embeddings", "embedding_bags", "T", "0", "
 NAMES = st.lists(st.sampled_from(WORDS), min_size=1, max_size=7).map(".".join)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(10)
 @given(st.dictionaries(NAMES, st.integers(0, 2), min_size=1, max_size=8))
 def test_any_names_go_to_torch(tmp_path_factory: pytest.TempPathFactory, dims: dict[str, int]) -> None:
     """Names put together from those that tables and their companions have are those of variables all the same."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bundle_files import write_bundle
@@ -19,6 +19,7 @@ from checkpoints import at, files_of
 from edl_ckpt.core import Changes, Table, Version, convert_version, open_checkpoint, save_checkpoint, verify_version
 from edl_ckpt.core.base.errors import UnsupportedError, UsageError
 from edl_ckpt.core.converting.row_filters import parse_row_filter
+from examples import examples
 from foreign import copied
 
 OPERATORS = {
@@ -118,7 +119,7 @@ def test_no_text_does_more_than_be_refused(text: str) -> None:
     assert all(term.operator in OPERATORS for way in rows.ways for term in way)
 
 
-@settings(max_examples=120)
+@examples(25)
 @given(ways=WAYS)
 def test_rows_go_by_exact_comparisons(ways: list[list[tuple[str, str, str]]]) -> None:
     """The rows that go are those of arithmetic without rounding, for each dtype, and NaN is only unequal."""
@@ -182,7 +183,7 @@ def deeprec(place: Path, ids: npt.NDArray[np.int64], freqs: Any, versions: Any, 
     return at(place / "run", 10)
 
 
-@settings(max_examples=8, deadline=None)
+@examples(4)
 @given(
     keys=st.lists(st.integers(0, 2**63 - 1), unique=True, min_size=1, max_size=40),
     seed=st.integers(0, 99),

@@ -3,7 +3,7 @@ r"""Each dtype of each framework through each verb, judged by the frameworks.
 The whole takes ten minutes:
 
     EDL_CKPT_TEST_TORCH_PYTHON=PYTHON EDL_CKPT_TEST_TENSORFLOW_PYTHON=PYTHON \
-        pytest -q -n 0 -s -m slow tests/core/operations/test_every_dtype.py
+        pytest -q -n 0 -s -m hours tests/core/operations/test_every_dtype.py
 
 The first is a Python with torch==2.13.0, safetensors==0.8.0 and numpy, the second one with tensorflow-cpu==2.16.2.
 `test_other_items.py` has a sample that needs neither: `tests/data/systems/dcp/everything` is of torch.
@@ -40,7 +40,7 @@ def test_a_dtype_through_each_verb(name: str, systems: dict[str, System], tmp_pa
     check(systems, name, [SAMPLE[name]], tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.frameworks
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_each_dtype_through_each_verb(name: str, systems: dict[str, System], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A shard that Python's protobuf cannot parse: every command in bounded memory. Run with `pytest -m slow`."""
+"""A shard that Python's protobuf cannot parse: every command in bounded memory. Run with `pytest -m hours`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def bench() -> ModuleType:
     return module
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_three_gibibytes(tmp_path: Path) -> None:
     """A shard of 3 GiB is listed, inspected, verified, resharded, and its parts verified, each below 512 MiB."""
     run = bench()

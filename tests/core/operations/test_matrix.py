@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bucket_parts import in_bucket, nothing_is_left
@@ -34,6 +34,7 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.base.parallel import Threads
 from edl_ckpt.core.operations.diff import tables as by_tables
+from examples import examples
 from oracle import Model
 from s3_fixtures import Bucket
 
@@ -213,7 +214,7 @@ def test_with_a_bucket(
 ANY: Final = ["verify", "reshard", "copy", "import of safetensors", "import of a checkpoint"]
 
 
-@settings(max_examples=12)
+@examples(4)
 @given(
     model=models(), before=st.integers(1, 4), old=st.sampled_from(["v1", "v3", "v4"]), operation=st.sampled_from(ANY)
 )
@@ -232,7 +233,7 @@ def test_any_model(
     assert outcomes[1] == outcomes[0]
 
 
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(2)
 @given(model=models(), before=st.integers(1, 4), operation=st.sampled_from(ANY[1:]))
 def test_any_model_to_a_bucket(
     tmp_path_factory: pytest.TempPathFactory,

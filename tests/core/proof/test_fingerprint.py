@@ -25,7 +25,7 @@ def fingerprint(location: Path, model: Model, ps_num: int = 2) -> str:
         return fingerprint_checkpoint(checkpoint, workers=2).text
 
 
-@examples(20)
+@examples(10)
 @given(models())
 def test_is_its_definition(tmp_path_factory: pytest.TempPathFactory, either_kernel: str, model: Model) -> None:
     """The engine's fingerprint is the one that docs/fingerprint.md defines."""

@@ -127,7 +127,7 @@ def test_flipped_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str
     check(tmp_path, monkeypatch, work, whole=False)
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_all_flipped_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same with every bit of each byte."""
     check(tmp_path, monkeypatch, "reshard", whole=True)
@@ -197,8 +197,8 @@ def test_rows_of_two_shards(
     assert not (tmp_path / "b").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize("work", _REWRITES)
 def test_every_flipped_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str, either_kernel: str) -> None:
-    """Each bit, of the target of each command: `pytest -n 0 -m slow tests/core/proof/test_read_back.py`."""
+    """Each bit, of the target of each command: `pytest -n 0 -m hours tests/core/proof/test_read_back.py`."""
     check(tmp_path, monkeypatch, work, whole=True)

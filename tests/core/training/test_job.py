@@ -18,7 +18,7 @@ from training_job import KEPT, SERVERS, Report, model, quality
 
 
 @pytest.mark.parametrize(
-    ("seed", "steps"), [(1, 25), *(pytest.param(seed, 300, marks=pytest.mark.slow) for seed in range(2, 12))]
+    ("seed", "steps"), [(1, 25), *(pytest.param(seed, 300, marks=pytest.mark.hours) for seed in range(2, 12))]
 )
 def test_a_job(tmp_path: Path, seed: int, steps: int) -> None:
     """Eight servers save at their own pace, one slow, one killed again and again; nobody coordinates them.

@@ -28,7 +28,7 @@ from reporters import Recorder
 from saving import arrays_of, save_all, save_part, small_parts
 
 
-@examples(12)
+@examples(5)
 @given(models(), st.integers(1, 9), st.integers(1, 5), st.booleans())
 def test_shards_are_the_model(model: Model, ps_num: int, restored: int, batches: bool) -> None:
     """Whatever the model and the number of servers: the protobuf library finds it in the shards, whole.

@@ -130,13 +130,13 @@ def sweep(place: Path, *, again: bool, how: str, every: bool) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "failed"])
-@pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["new", "again"])
+@pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.hours)], ids=["new", "again"])
 def test_disturbed(tmp_path: Path, how: str, again: bool) -> None:
     """Killed or failing at calls spread over a save of a new shard, or of one that is there already."""
     sweep(tmp_path, again=again, how=how, every=False)
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize("how", ["killed", "failed"])
 @pytest.mark.parametrize("again", [False, True], ids=["new", "again"])
 def test_disturbed_everywhere(tmp_path: Path, how: str, again: bool) -> None:

@@ -107,7 +107,7 @@ class Job:
             self.process.communicate(timeout=60)
 
 
-@pytest.mark.parametrize("ps_num", [pytest.param(1, marks=pytest.mark.slow), 5])
+@pytest.mark.parametrize("ps_num", [pytest.param(1, marks=pytest.mark.hours), 5])
 def test_servers_save_together(tmp_path: Path, ps_num: int) -> None:
     """Servers that start at once in an empty location, each at its own pace: all versions whole, sealed, of one layout.
 
@@ -177,7 +177,7 @@ def _look(place: Path) -> int:
     return 1
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.hours)])
 def test_killed_at_any_moment(tmp_path: Path, seed: int) -> None:
     """Servers that are killed while they save leave whole shards or none; the next run saves what they began."""
     begun = tmp_path / f"version-{2 + random.Random(seed).randrange(6)}"
@@ -201,7 +201,7 @@ def test_killed_at_any_moment(tmp_path: Path, seed: int) -> None:
     assert elasticdl_rules.leftovers(tmp_path) == []
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize("seed", range(8))
 def test_epochs_of_kills_without_a_name(tmp_path: Path, seed: int) -> None:
     """A job without a name that is killed again and again: no version that passes for one run has values of two."""

@@ -143,7 +143,7 @@ def test_a_prune_removes_the_notes(place: str) -> None:
     assert place.startswith("s3:") or leftovers(Path(place)) == []
 
 
-@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 60))])
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.hours) for seed in range(2, 60))])
 def test_servers_at_their_own_pace(tmp_path: Path, seed: int) -> None:
     """Whatever the pace of each server: after the last save only the versions to keep are there, whole and sealed."""
     chance = random.Random(seed)

@@ -134,7 +134,7 @@ def test_a_run_with_a_name_does_not_look(s3: Bucket) -> None:
     assert s3.proxy.count() == 0
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 40))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.hours) for seed in range(1, 40))])
 def test_no_whole_version_mixes_runs(tmp_path: Path, seed: int) -> None:
     """Epochs of a job that each end in a kill: what is sealed or passes for one run has values of one epoch."""
     chance, mixtures = random.Random(seed), 0

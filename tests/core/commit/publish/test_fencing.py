@@ -226,7 +226,7 @@ CASES = {
 
 def sampled(names: Iterable[str], sample: Container[str]) -> list[Any]:
     """Return names as parameters of a test: those outside of the sample are slow."""
-    return [name if name in sample else pytest.param(name, marks=pytest.mark.slow) for name in names]
+    return [name if name in sample else pytest.param(name, marks=pytest.mark.hours) for name in names]
 
 
 @pytest.fixture
@@ -345,7 +345,7 @@ def test_what_a_late_write_took_away_is_put_back(scene: Scene, name: str) -> Non
     arrive_late(scene, name, conditions=False, every=False)
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize("conditions", [True, False], ids=["conditional writes", "no conditional writes"])
 @pytest.mark.parametrize("name", CASES)
 def test_every_late_request(scene: Scene, name: str, conditions: bool) -> None:
@@ -353,7 +353,7 @@ def test_every_late_request(scene: Scene, name: str, conditions: bool) -> None:
     arrive_late(scene, name, conditions=conditions, every=True)
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize("name", CASES)
 def test_asleep_at_every_request(scene: Scene, name: str) -> None:
     """The same at each request that changes something."""

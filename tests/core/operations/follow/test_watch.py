@@ -139,7 +139,7 @@ def actions(run: Path, data: st.DataObject) -> Iterator[Callable[[], object]]:
 
 
 @settings(
-    max_examples=12 * TIMES,
+    max_examples=5 * TIMES,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
 @given(st.data())

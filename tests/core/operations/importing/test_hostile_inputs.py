@@ -121,7 +121,7 @@ def test_safetensors(tmp_path: Path, case: str) -> None:
             load_file(path)
 
 
-@pytest.mark.parametrize("count", [1000, pytest.param(70_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [1000, pytest.param(70_000, marks=pytest.mark.hours)])
 def test_an_archive_of_many_members(tmp_path: Path, count: int) -> None:
     """Members, also more than a zip archive counts in 16 bits, need one temporary file and not one for each."""
     (tmp_path / "m.npz").write_bytes(npz({f"v{number}.npy": npy("()", data=b"1234") for number in range(count)}))
@@ -306,7 +306,7 @@ def test_mutants_of_frameworks(tmp_path: Path, kind: str) -> None:
     try_mutants(kind, tmp_path, range(30))
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize("kind", ["npy", "npz", "safetensors", "pt", "parquet"])
 def test_many_mutants(tmp_path: Path, kind: str) -> None:
     """The same of 20,000 mutants of each kind."""

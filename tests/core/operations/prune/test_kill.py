@@ -51,9 +51,12 @@ def kill_at(k: int, action: Any) -> bool:
     return ended == 9
 
 
-def points(tmp_path: Path, run: Path, action: Any) -> Iterator[Path]:
-    """Yield a fresh copy of a location for each file operation of an action, killed before that operation."""
-    for k in range(1, 500):
+def points(tmp_path: Path, run: Path, action: Any, step: int = 1) -> Iterator[Path]:
+    """Yield a fresh copy of a location for each file operation of an action, killed before that operation.
+
+    With a step, every so many operations are tried.
+    """
+    for k in range(1, 500, step):
         copy = tmp_path / f"kill-{k}"
         shutil.copytree(run, copy)
         killed = kill_at(k, lambda copy=copy: action(copy))
@@ -66,10 +69,13 @@ def points(tmp_path: Path, run: Path, action: Any) -> Iterator[Path]:
     pytest.fail("it never came to an end")
 
 
-@pytest.mark.parametrize("trash", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_kill_at_each_operation_of_prune(tmp_path: Path, run: Path, trash: bool) -> None:
+@pytest.mark.parametrize(
+    ("trash", "step"),
+    [(False, 7), (True, 7), *(pytest.param(trash, 1, marks=pytest.mark.slow) for trash in (False, True))],
+)
+def test_kill_at_each_operation_of_prune(tmp_path: Path, run: Path, trash: bool, step: int) -> None:
     """Killed anywhere, a prune leaves each version in place whole, in the trash whole, or gone; the next goes on."""
-    for copy in points(tmp_path, run, lambda where: prune(where, trash=trash)):
+    for copy in points(tmp_path, run, lambda where: prune(where, trash=trash), step):
         check_whole(copy)
         there = set(numbers(copy))
         assert {1, 5} <= there
@@ -116,12 +122,14 @@ def test_kill_at_each_operation_of_an_undo_of_a_reshard(tmp_path: Path, exchange
         assert verify_version(at(copy, 6)).ok
 
 
-@pytest.mark.parametrize("number", [None, pytest.param(3, marks=pytest.mark.slow)])
-def test_kill_at_each_operation_of_undo(number: int | None, tmp_path: Path, run: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "step"), [(None, 7), *(pytest.param(number, 1, marks=pytest.mark.slow) for number in (None, 3))]
+)
+def test_kill_at_each_operation_of_undo(number: int | None, step: int, tmp_path: Path, run: Path) -> None:
     """Killed anywhere, undo leaves each version in its place whole or in the trash whole; again, it goes on."""
     content = {p.relative_to(run): p.read_bytes() for p in run.rglob("*") if p.is_file()}
     prune(run, trash=True)
-    for copy in points(tmp_path, run, lambda where: undo(str(where), number)):
+    for copy in points(tmp_path, run, lambda where: undo(str(where), number), step):
         check_whole(copy)
         there = set(numbers(copy))
         trashed = {name for entry in list_trash(str(copy)) for name in entry.names}

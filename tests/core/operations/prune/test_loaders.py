@@ -84,7 +84,13 @@ def wrong_latest(made: Made, taken: Path | None, versions: Mapping[str, Version]
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(60), pytest.param(range(1000, 2500), marks=pytest.mark.slow)], ids=["some", "many"]
+    "seeds",
+    [
+        range(24),
+        pytest.param(range(24, 84), marks=pytest.mark.slow),
+        pytest.param(range(1000, 2500), marks=pytest.mark.hours),
+    ],
+    ids=["few", "some", "many"],
 )
 def test_loaders_and_the_product_agree(seeds: range, tmp_path: Path, formats: Mapping[str, Template]) -> None:
     """No plan holds what its loader loads, and `@latest` is what the loader takes, or a message says why not."""

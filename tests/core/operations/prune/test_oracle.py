@@ -33,7 +33,13 @@ def made(seed: int, root: Path) -> Place:
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(80), pytest.param(range(1000, 2000), marks=pytest.mark.slow)], ids=["some", "thousand"]
+    "seeds",
+    [
+        range(10),
+        pytest.param(range(10, 80), marks=pytest.mark.slow),
+        pytest.param(range(1000, 2000), marks=pytest.mark.hours),
+    ],
+    ids=["few", "some", "thousand"],
 )
 def test_the_page_is_what_happens(seeds: range, tmp_path: Path) -> None:
     """A plan deletes what the page says, nothing foreign, and nothing that a kept version or a pointer needs."""

@@ -69,7 +69,7 @@ def mutated(data: st.DataObject, document: Any) -> Any:
     return document
 
 
-@settings(examples(30), suppress_health_check=UNCHECKED)
+@settings(examples(10), suppress_health_check=UNCHECKED)
 @given(data=st.data())
 def test_changed_plans(file: Path, run: Path, tmp_path: Path, data: st.DataObject) -> None:
     """Whatever a plan file says, there is no other error than ours, and nothing guarded goes."""

@@ -186,7 +186,9 @@ def random_policy(random: Random) -> Policy:
     return Policy(chosen, random.randint(0, 200) if not chosen or random.random() < 0.3 else None)
 
 
-@pytest.mark.parametrize("many", [2000, pytest.param(50_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "many", [400, pytest.param(2000, marks=pytest.mark.slow), pytest.param(50_000, marks=pytest.mark.hours)]
+)
 def test_properties(many: int) -> None:
     """Random directories, random policies: no guard fails, kept versions stay, a second prune is idle.
 

@@ -20,7 +20,7 @@ from edl_ckpt.core.operations.prune.retention import EverySteps, Latest, Policy
 from edl_ckpt.core.state.annotate import write_tag
 
 
-@pytest.mark.parametrize("many", [pytest.param(35, id="short"), pytest.param(1000, id="long", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("many", [pytest.param(35, id="short"), pytest.param(1000, id="long", marks=pytest.mark.hours)])
 def test_savers_pruners_readers(tmp_path: Path, many: int) -> None:
     """8 servers save shard by shard, 2 processes prune, 2 read: no version that a rule keeps is lost, and none fails.
 

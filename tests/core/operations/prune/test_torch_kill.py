@@ -57,7 +57,7 @@ def saver() -> Iterator[Saver]:
 
 
 @pytest.mark.frameworks
-@pytest.mark.parametrize("instants", [20, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("instants", [20, pytest.param(200, marks=pytest.mark.hours)])
 def test_killed_saves(saver: Saver, tmp_path: Path, instants: int, capsys: pytest.CaptureFixture[str]) -> None:
     """Killed at any instant, in a new directory or in that of an older step, judged by what `dcp.load` loads."""
     whole = tmp_path / "whole"

@@ -51,7 +51,7 @@ from oracle import Model, combined, read_model
 from places import GOLDEN
 
 
-@examples(25)
+@examples(8)
 @given(
     models(),
     st.integers(1, 40),

@@ -47,7 +47,7 @@ def may_raise(place: Path) -> bool:
 @example({"version-1": SHARDS[:1], "version-2": [*SHARDS[1:], "backup-2"]}, [])
 @example({"version-1": ["notes.txt"]}, [])
 @example({"version-1": SHARDS[:1], "version-2": ["notes.txt", SHARDS[1]]}, [])
-@examples(60)
+@examples(20)
 def test_scan_raises_where_verify_says_so(directories: dict[str, list[str]], files: list[str]) -> None:
     """`verify` of any version reports scan-crash exactly where the scan can raise an exception, in all orders of names.
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bundle_files import HEADER, block, entry, table, varint
@@ -22,6 +22,7 @@ from edl_ckpt.core.sources.bundle import format as bundle
 from edl_ckpt.core.sources.bundle.index import read_index
 from edl_ckpt.core.sources.bundle.table import FOOTER_BYTES, decompressed, entries
 from edl_ckpt.core.storage.interface import BytesReader
+from examples import examples
 from places import DATA
 
 INDEX = (DATA / "systems/bundle/sharded/model.ckpt-40.index").read_bytes()
@@ -187,7 +188,7 @@ def test_mutants() -> None:
         look(seed)
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_many_mutants() -> None:
     """The same, a hundred thousand times."""
     for seed in range(100_000):
@@ -204,7 +205,7 @@ def read_all(folder: Path, seed: int) -> None:
             checkpoint.table(name).to_numpy()
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=pytest.mark.hours)])
 def test_mutants_are_read(tmp_path: Path, count: int) -> None:
     """Variables, slices and tables of mutants are values, or typed errors."""
     shutil.copytree(DATA / "systems/bundle/sharded", tmp_path / "tf")
@@ -236,7 +237,7 @@ def compressed(pieces: Sequence[tuple[int, bytes | int]]) -> tuple[bytes, bytes]
     return varint(len(plain)) + stream, bytes(plain)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.lists(st.tuples(st.integers(1, 64), st.binary(max_size=200) | st.integers(0, 70_000)), max_size=30))
 def test_snappy(pieces: list[tuple[int, bytes | int]]) -> None:
     """Bytes as they are and copies of all three lengths of offsets are expanded, those that overlap too."""

@@ -44,7 +44,7 @@ def test_random_variables(tmp_path: Path) -> None:
     compare(tmp_path, 300, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_ten_thousand_variables(tmp_path: Path) -> None:
     """The same with ten thousand."""
     compare(tmp_path, 10_000, 2)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bundle_files import HEADER, block, entry, masked, table, varint, write_bundle
@@ -17,6 +17,7 @@ from edl_ckpt.core import look_up, open_checkpoint, resolve, verify_version
 from edl_ckpt.core.base.errors import CorruptError, IncompleteError, UnsupportedError
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.sources.bundle.index import Slice, slice_key
+from examples import examples
 
 
 def slice_message(one: Slice) -> bytes:
@@ -65,7 +66,7 @@ def sliced(draw: st.DrawFn) -> tuple[tuple[int, ...], list[Slice]]:
     return shape, draw(st.permutations([tuple(one) for one in product(*whole)]))
 
 
-@settings(max_examples=60)
+@examples(20)
 @given(sliced())
 def test_slices_in_any_grid(
     tmp_path_factory: pytest.TempPathFactory, case: tuple[tuple[int, ...], list[Slice]]

@@ -77,7 +77,7 @@ def test_an_index_beyond_the_bound_is_unsupported(tmp_path: Path) -> None:
     assert list_versions(str(tmp_path)).versions[0].state is State.UNREADABLE
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_a_million_items(tmp_path: Path) -> None:
     """An index of 10^6 items, over 100 MiB, is listed within 1.5 GiB and 20 s of a processor."""
     step = write_many(tmp_path / "step_1", 1000, 1000)

@@ -99,9 +99,9 @@ def test_a_member_of_another_archive(tmp_path: Path) -> None:
     assert any("under another name of its archive" in finding.message for finding in result.findings)
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_a_hundred_thousand_mutants() -> None:
-    """As the first of these tests, with 100,000 mutants: `pytest -n 0 -m slow tests/core/sources/dcp`."""
+    """As the first of these tests, with 100,000 mutants: `pytest -n 0 -m hours tests/core/sources/dcp`."""
     for number, step in enumerate(STEPS):
         for data in mutants((step / ".metadata").read_bytes(), 33_334, seed=3 + number):
             try_index(data)

@@ -1,7 +1,7 @@
 """Random models that real TorchRec saves, compared with what it reads and looks up.
 
 They need a Python with torch, torchrec and fbgemm-gpu-cpu. The full counts, 200 models and 50 with managed collision:
-`EDL_CKPT_TEST_TORCHREC_PYTHON=.../python pytest -n 0 -m slow tests/core/sources/dcp/test_random_models.py`.
+`EDL_CKPT_TEST_TORCHREC_PYTHON=.../python pytest -n 0 -m hours tests/core/sources/dcp/test_random_models.py`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def test_a_few_models_with_managed_collision_give_the_rows_of_raw_ids(tmp_path: 
 
 
 @needs_torchrec
-@pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize("world", [1, 2, 3, 8])
 def test_200_models_are_read_as_torch_reads_them(tmp_path: Path, world: int) -> None:
     """As above, 50 models of each world size, all written by one set of processes."""
@@ -99,7 +99,7 @@ def test_200_models_are_read_as_torch_reads_them(tmp_path: Path, world: int) -> 
 
 
 @needs_torchrec
-@pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize(("world", "count"), [(1, 12), (2, 13), (3, 13), (8, 12)])
 def test_50_models_with_managed_collision_give_the_rows_of_raw_ids(tmp_path: Path, world: int, count: int) -> None:
     """As above, with evicted ids."""

@@ -15,7 +15,7 @@ CHECKOUT = "EDL_CKPT_TEST_RECSYS_EXAMPLES"
 
 
 @pytest.mark.frameworks
-@pytest.mark.parametrize("count", [6, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [6, pytest.param(100, marks=pytest.mark.hours)])
 def test_random_tables(tmp_path: Path, count: int) -> None:
     """Tables of one to four ranks, with one or two scores, with and without optimizer state, are read row by row."""
     if CHECKOUT not in os.environ:

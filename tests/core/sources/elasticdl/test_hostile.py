@@ -75,7 +75,7 @@ def test_truncated_anywhere(tmp_path: Path, whole: bytes) -> None:
     assert most >= len(before) - 3  # behind the tables of v2 are their infos, and a table with rows needs one
 
 
-@examples(100)
+@examples(25)
 @given(st.data())
 def test_flipped_bits(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Any flipped bits, in any generation, give findings or other content; never anything but our errors."""
@@ -85,7 +85,7 @@ def test_flipped_bits(tmp_path_factory: pytest.TempPathFactory, data: st.DataObj
     try_all(place(tmp_path_factory.getbasetemp() / "flip", bytes(whole)))
 
 
-@examples(75)
+@examples(20)
 @given(st.binary(max_size=200))
 def test_random_bytes(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     """Random bytes are never anything but our errors."""

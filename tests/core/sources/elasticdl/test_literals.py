@@ -73,7 +73,7 @@ def test_heads_have_their_place(either_kernel: str) -> None:
                     layouts.put_heads(slice(0, 1), values_at, ids_at, out)
 
 
-@examples(50)
+@examples(25)
 @given(st.binary(min_size=40, max_size=40), st.lists(st.integers(0, 40), unique=True, max_size=8), st.data())
 def test_differing(file: bytes, edges: list[int], draw: st.DataObject) -> None:
     """Bytes of a file are compared where literals lie, and only there; the first wrong one is named."""

@@ -123,7 +123,7 @@ def read(data: bytes) -> Result:
     return result
 
 
-@pytest.mark.parametrize("part", [pytest.param(n, marks=[pytest.mark.slow] if n else []) for n in range(100)])
+@pytest.mark.parametrize("part", [pytest.param(n, marks=[pytest.mark.hours] if n else []) for n in range(100)])
 def test_mutants(part: int) -> None:
     """1,000 mutants for each part, 100,000 in all: a header that tiles the file, or a typed error with a byte."""
     results = [read(mutant(number)) for number in range(part * 1000, (part + 1) * 1000)]

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 from safetensors.numpy import save_file
 
 from edl_ckpt.core import list_versions, open_checkpoint, verify_version
 from edl_ckpt.core.model.versions import State
+from examples import examples
 from foreign import run_judge, step
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -37,7 +38,7 @@ def assert_equal(folder: Path, arrays: Arrays) -> None:
             assert (value.dtype, value.shape, value.tobytes()) == (array.dtype, array.shape, array.tobytes())
 
 
-@settings(max_examples=25, deadline=None)
+@examples(10)
 @given(st.dictionaries(NAMES, ARRAYS, max_size=5))
 def test_any_arrays(arrays: Arrays) -> None:
     """Whatever the names, dtypes and shapes are, the variables of a file are the arrays that were saved."""

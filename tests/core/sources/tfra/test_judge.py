@@ -13,7 +13,7 @@ from foreign import assert_rows, run_judge, step
 
 
 @pytest.mark.frameworks
-@pytest.mark.parametrize("count", [5, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [5, pytest.param(100, marks=pytest.mark.hours)])
 def test_random_tables(tmp_path: Path, count: int) -> None:
     """Tables on one to five devices: all ids and rows are equal, and all keys lie by a rule of TFRA."""
     run_judge("EDL_CKPT_TEST_TFRA_PYTHON", "tfra.py", str(tmp_path), "0", str(count))

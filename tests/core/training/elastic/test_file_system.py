@@ -227,7 +227,7 @@ def test_the_commands_work_on_checkpoints(manager: FileSystemCheckpointManager, 
         assert (latest(elsewhere), latest(elsewhere, "other")) == (b"state", b"other")
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_a_large_checkpoint(manager: FileSystemCheckpointManager, tmp_path: Path) -> None:
     """A state of more than 2 GiB is saved and loaded in the memory of a few buffers."""
     piece = np.random.default_rng(0).integers(0, 256, 16 << 20, np.uint8).tobytes()

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import models, write_checkpoint, write_unchecked
@@ -26,6 +26,7 @@ from edl_ckpt.core.operations.export.formats.parquet import RowGroupFile
 from edl_ckpt.core.operations.export.output.places import OutputFile
 from edl_ckpt.core.operations.export.output.target import LocalTarget
 from edl_ckpt.core.storage.files import PreallocatedFile
+from examples import examples
 from exported_parts import cut_small, same_content, tables, tensors
 from frameworks import need
 from oracle import Model
@@ -103,7 +104,7 @@ def test_the_largest_file(tmp_path: Path, client: Any) -> None:
     assert max(sizes) < 3 << 20
 
 
-@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(2)
 @given(
     model=models(dtypes=st.sampled_from(["float32", "float64", "int8", "int64", "bool"])),
     ps_num=st.integers(1, 4),
@@ -127,7 +128,7 @@ def test_any_model(
     same_export(tmp / "run", client, tmp, "out", **options)
 
 
-@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(1)
 @given(model=models(dtypes=st.sampled_from(["float32", "float16", "int64"])), ps_num=st.integers(1, 4))
 def test_any_model_in_parquet(
     tmp_path_factory: pytest.TempPathFactory, client: Any, monkeypatch: pytest.MonkeyPatch, model: Model, ps_num: int
