@@ -22,7 +22,7 @@ from edl_ckpt.core import CorruptError, EdlCkptError, Table, UnsupportedError, s
 from edl_ckpt.core.base.parallel import RESULT_BYTES
 from edl_ckpt.core.operations.export import Selection, export_version, plan_export
 from edl_ckpt.core.operations.export.cluster.run import PartWork
-from edl_ckpt.core.operations.export.formats.parquet import RowGroupFile
+from edl_ckpt.core.operations.export.formats.parquet import TableFile
 from edl_ckpt.core.operations.export.output.places import OutputFile
 from edl_ckpt.core.operations.export.output.target import LocalTarget
 from edl_ckpt.core.storage.files import PreallocatedFile
@@ -256,13 +256,13 @@ def test_a_byte_that_changed(
         monkeypatch.setattr(OutputFile, "write", write)
     else:
         need("pyarrow")
-        name, encoded = "m.parquet", RowGroupFile.write
+        name, encoded = "m.parquet", TableFile.write
 
-        def write_groups(self: RowGroupFile, groups: Any) -> None:
-            encoded(self, groups)
+        def write_batches(self: TableFile, batches: Any) -> None:
+            encoded(self, batches)
             flip(self.path, -9)
 
-        monkeypatch.setattr(RowGroupFile, "write", write_groups)
+        monkeypatch.setattr(TableFile, "write", write_batches)
     with pytest.raises(EdlCkptError, match="nothing was published"):
         export_version(
             only(tmp_path / "run"), tmp_path / "out" / name, selection=Selection(dtype=dtype), executor=client

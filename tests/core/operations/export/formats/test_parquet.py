@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from safetensors.numpy import load_file
 
 from checkpoints import only
 from edl_ckpt.core import diff_versions, save_checkpoint
-from edl_ckpt.core.base.errors import CorruptError, NotFoundError, RefusedError, UsageError
+from edl_ckpt.core.base.errors import CorruptError, NoSpaceError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export import Selection, export_version
 from edl_ckpt.core.operations.importing import import_arrays
@@ -198,3 +199,32 @@ def test_no_stream_for_several(run: Version) -> None:
     with pytest.raises(RefusedError, match="is a device"):
         export_version(run, "/dev/null", format_name="parquet")
     export_version(run, "/dev/null", format_name="parquet", selection=Selection(tables=("user",)))
+
+
+def test_an_export_that_fails_leaves_nothing_and_says_why(tmp_path: Path) -> None:
+    """A write that fails inside pyarrow ends the export with the error of storage; nothing is left."""
+    need("pyarrow")
+    tables = {"t": Table(np.arange(30_000), np.ones((30_000, 2), np.float32))}
+    version = save_checkpoint(str(tmp_path / "run"), 1, 2, variables={}, tables=tables)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(NoSpaceError, match="File too large"):
+            export_version(version, tmp_path / "out.parquet")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.glob("*out*"))
+
+
+def test_many_tables_need_few_open_files(tmp_path: Path) -> None:
+    """The files of many tables are closed until the footers are written."""
+    need("pyarrow")
+    tables = {f"t{number}": Table(np.arange(3), np.ones((3, 2), np.float32)) for number in range(300)}
+    version = save_checkpoint(str(tmp_path / "run"), 1, 2, variables={}, tables=tables)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (150, hard))
+    try:
+        export_version(version, tmp_path / "out", format_name="parquet")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(list((tmp_path / "out").glob("*.parquet"))) == 300
