@@ -35,6 +35,8 @@ COMMANDS: Final = tuple(
 
 `list` is `list_command` in `commands/list_.py`; `tag add` is `tag_add_command` in `commands/tag_.py`.
 """
+OLD_FLAGS: Final = frozenset({"--ps", "--world-size"})
+"""The old names of --ranks: they work, and no help, completion or usage shows them."""
 _HOMES: Final[Mapping[str, str]] = {"head": "get", "sample": "get"}
 """Where the commands are that share a module with another one."""
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
 
 _FORMATS = (
-    "checkpoint, safetensors, npz, npy, parquet, torch, tensorflow, dcp, tfra or dynamicemb; for one table also csv, "
-    "jsonl, word2vec or projector. Default: the format that the name of OUTPUT ends in."
+    "checkpoint, safetensors, npz, npy, parquet, torch, tensorflow, dcp, tfra or dynamicemb; for one table csv, jsonl, "
+    "word2vec or projector. Default: by the name of OUTPUT."
 )
 
 
@@ -45,45 +45,29 @@ def export_command(
         list[str], argument("[REF] OUTPUT", "The version, and the file or directory to write; - is stdout.")
     ],
     kind: Annotated[str | None, option("F", _FORMATS, "--format")] = None,
-    table: Annotated[list[str] | None, option("GLOB", "Only tables with matching names; may be repeated.")] = None,
-    variable: Annotated[
-        list[str] | None, option("GLOB", "Only dense variables with matching names; may be repeated.")
-    ] = None,
+    table: Annotated[list[str] | None, option("GLOB", "Only tables with such names; may be repeated.")] = None,
+    variable: Annotated[list[str] | None, option("GLOB", "Only variables with such names; may be repeated.")] = None,
     dtype: Annotated[str | None, option("DTYPE", "Convert floats to float16, bfloat16 or float32.")] = None,
     quantize: Annotated[
         str | None, option("int8-fbgemm|int8-f16|int4-fbgemm", "Store rows in 8 or 4 bits, each with its scale.")
     ] = None,
-    dense_rows: Annotated[
-        str | None, option("N|auto", "Write a table as a matrix of N rows, with id i in row i.")
-    ] = None,
+    dense_rows: Annotated[str | None, option("N|auto", "Write tables as matrices of N rows, id i in row i.")] = None,
     remap: Annotated[
         bool,
-        flag("Write a table as a matrix with a row for each id, in their order, and the ids next to it.", "--remap"),
+        flag("Write tables as matrices of their rows, and the ids.", "--remap"),
     ] = False,
-    fill: Annotated[
-        str, option("zeros|initializer", "With --dense-rows: the content of rows without an id.")
-    ] = "zeros",
-    seed: Annotated[int, option("N", "With --fill initializer: the random seed.")] = 0,
-    order: Annotated[
-        str, option("id|stored", "Sort rows by id, or write them as the shards have them, which is faster.")
-    ] = "id",
-    limit: Annotated[
-        int | None, option("N", "Write at most N rows (csv, jsonl, word2vec, projector).", least=0)
-    ] = None,
-    max_shard_size: Annotated[
-        str | None, option("SIZE", "safetensors: split into files of at most SIZE, with an index.")
-    ] = None,
+    fill: Annotated[str, option("zeros|initializer", "For rows without an id.")] = "zeros",
+    seed: Annotated[int, option("N", "Seed for --fill initializer.")] = 0,
+    order: Annotated[str, option("id|stored", "Order of rows; stored is faster.")] = "id",
+    limit: Annotated[int | None, option("N", "Write at most N rows of a text format.", least=0)] = None,
+    max_shard_size: Annotated[str | None, option("SIZE", "safetensors: files of at most SIZE, and an index.")] = None,
     ps: Annotated[
         int | None,
-        option("N", "dcp, tfra, dynamicemb, tensorflow: ranks, or parts.", "--ps", "--ranks", least=1, most=65535),
+        option("N", "Ranks, or parts, of a checkpoint of another system.", "--ranks", "--ps", least=1, most=65535),
     ] = None,
-    names: Annotated[
-        str | None, option("FILE", "A TOML file: [rename] old = 'new'; [tables.NAME] ids, vectors.", "--map")
-    ] = None,
+    names: Annotated[str | None, option("FILE", "Names, in TOML: see --map-template.", "--map")] = None,
     map_template: Annotated[bool, flag("Write a template for --map to OUTPUT.", "--map-template")] = False,
-    rename: Annotated[
-        list[str] | None, option("OLD=NEW", "Rename; * in NEW is the text that * in OLD matches; may be repeated.")
-    ] = None,
+    rename: Annotated[list[str] | None, option("OLD=NEW", "Rename; * stands for any text; may be repeated.")] = None,
     dry_run: DryRun = False,
     cluster: Cluster = None,
     force: Annotated[bool, flag("Replace an existing OUTPUT.", "--force")] = False,
@@ -92,8 +76,8 @@ def export_command(
 ) -> None:
     """Write a version in a format other tools read.
 
-    --table and --variable export a part of it. The command needs little memory, whatever the size of the version. If
-    OUTPUT is a pipe or a device, it is written, never replaced. If OUTPUT is stdout, the report goes to stderr.
+    The command needs little memory, whatever the size of the version. A pipe or a device is written, never replaced. If
+    OUTPUT is stdout, the report goes to stderr.
     """
     from edl_ckpt.cli.render import written
     from edl_ckpt.core.converting.changes import read_map

@@ -21,7 +21,8 @@ def help_command(
 ) -> None:
     """Show the help of a command, or a topic.
 
-    The topics are refs, exit-codes, env, config and json. Without an argument, the command shows the program's help.
+    The topics are refs, options, exit-codes, env, config and json. Without an argument, the command shows the
+    program's help.
     """
     from edl_ckpt.cli.catalogue import COMMANDS, GROUPS
     from edl_ckpt.cli.manual.pages import page, topics

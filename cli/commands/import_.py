@@ -29,8 +29,8 @@ class _How(TypedDict):
 
 
 @declared(
-    "import model.safetensors run@500 --ps 4",
-    "import arrays.npz run@500 --ps 4 --map names.toml --dry-run",
+    "import model.safetensors run@500 --ranks 4",
+    "import arrays.npz run@500 --ranks 4 --map names.toml --dry-run",
     exits=WRITES,
 )
 def import_command(
@@ -39,7 +39,9 @@ def import_command(
         str, argument("INPUT", "A file, a directory of .npy or Parquet files, or a checkpoint of any system.")
     ],
     target: Annotated[str, argument("LOCATION@VERSION", "The version to make; it must not exist.")],
-    ps: Annotated[int, option("N", "The number of parameter servers.", "--ps", least=1, most=65535)],
+    ps: Annotated[
+        int, option("N", "The number of ranks, or parameter servers.", "--ranks", "--ps", least=1, most=65535)
+    ],
     names: Annotated[
         str | None, option("FILE", "A TOML file: [rename] old = 'new'; [tables.NAME] ids, vectors.", "--map")
     ] = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from edl_ckpt.cli.manual.marks import LISTS, NOTES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.hints import check_no_parent
-from edl_ckpt.cli.options.rules import RuleOptions
+from edl_ckpt.cli.options.rules import StoredRuleOptions
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core.base.errors import (
@@ -48,7 +48,7 @@ def policy_show_command(out: Output, location: o.Place = None) -> None:
 @declared("policy set run --keep 5", "policy set run --keep 3 --keep-best 1 --metric auc", exits=NOTES)
 def policy_set_command(
     out: Output,
-    rules: RuleOptions,
+    rules: StoredRuleOptions,
     location: o.Place = None,
     lock_wait: o.LockWait = "10s",
 ) -> None:

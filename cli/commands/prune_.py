@@ -41,9 +41,9 @@ _SAME_CODE = (AuthError, UnavailableError, UnsupportedError)
 
 @declared(
     "prune run --keep 5 --dry-run",
-    "prune --experiment runs --policy determined --metric auc",
+    "prune --experiment runs --keep-best 1 --metric auc",
     exits=NOTES,
-    c3="some files could not be deleted, or a version could not be read",
+    c3="a file could not be deleted, or a version read",
     rows=True,
 )
 def prune_command(
@@ -51,23 +51,17 @@ def prune_command(
     rules: RuleOptions,
     locations: o.Places = None,
     experiment: o.Experiment = None,
-    incomplete: Annotated[bool, o.flag("Also delete incomplete versions older than the newest complete one.")] = False,
-    delete: Annotated[
-        list[str] | None, o.option("VERSION", "Delete this version, even an incomplete or mixed one; may be repeated.")
-    ] = None,
-    with_foreign: Annotated[
-        bool, o.flag("With --delete: delete also what is in its directory and belongs to no checkpoint.")
-    ] = False,
+    incomplete: Annotated[bool, o.flag("Also delete incomplete, older versions.")] = False,
+    delete: Annotated[list[str] | None, o.option("VERSION", "Delete this version; may be repeated.")] = None,
+    with_foreign: Annotated[bool, o.flag("With --delete: delete files of others too.")] = False,
     drop_tag: Annotated[list[str] | None, o.option("TAG", "Ignore this tag's protection; may be repeated.")] = None,
-    ignore_pointers: Annotated[
-        bool, o.flag("Delete even a version that `latest`, `checkpoint`, a link or the like names.")
-    ] = False,
-    even_newest: Annotated[bool, o.flag("With a rule or --delete: delete even the newest complete version.")] = False,
-    allow_empty_rule: Annotated[bool, o.flag("Continue even if no version has the metric or tag of a rule.")] = False,
+    ignore_pointers: Annotated[bool, o.flag("Delete a version that `latest` or a link names.")] = False,
+    even_newest: Annotated[bool, o.flag("Delete even the newest complete version.")] = False,
+    allow_empty_rule: Annotated[bool, o.flag("Go on if no version has a rule's metric or tag.")] = False,
     max_delete: Annotated[int | None, o.option("N", "Refuse to delete more than N versions.", least=0)] = None,
     verified: Annotated[
         str | None,
-        o.option("deep|ids|quick", "First verify the versions that stay, so that damaged ones do not count."),
+        o.option("deep|ids|quick", "Verify first; damaged versions do not count."),
     ] = None,
     dry_run: o.DryRun = False,
     listed: Annotated[str, o.option("all|deleted|kept", "Which versions the plan shows.", "--list")] = "all",
@@ -76,36 +70,19 @@ def prune_command(
     purge: Annotated[bool, o.flag("Also empty the trash.")] = False,
     strip_after: Annotated[
         int | None,
-        o.option("N", "Rewrite all but the newest N whole versions without optimizer state.", least=1),
+        o.option("N", "Strip optimizer state from all but the newest N.", least=1),
     ] = None,
-    older_than: Annotated[
-        str, o.option("DURATION", "With --purge: only versions that have been in the trash for longer.")
-    ] = "0s",
-    plan_out: Annotated[
-        str | None, o.option("FILE", "Write the plan to FILE, for --apply. Deletes only with --yes.")
-    ] = None,
-    apply: Annotated[str | None, o.option("FILE", "Execute a plan.")] = None,
+    older_than: Annotated[str, o.option("DURATION", "With --purge: only older trash.")] = "0s",
+    plan_out: Annotated[str | None, o.option("FILE", "Write the plan; delete only with --yes.")] = None,
+    apply: Annotated[str | None, o.option("FILE", "Carry out a plan of --plan-out.")] = None,
     grace: o.Grace = "10m",
     lock_wait: o.LockWait = "10s",
 ) -> None:
     """Delete the versions that no rule keeps.
 
-    The plan gives the reason for each version. Even without a rule, prune keeps the newest complete version, newer
-    ones, tagged ones, ones that are still being written, ones that `latest` and the like name, and ones with files
-    that no checkpoint has; --even-newest, --drop-tag, --ignore-pointers and --with-foreign change that. Several
-    locations are the trials of one experiment. On a terminal the command asks before it deletes; in a script it does
-    not. With --plan-out, or if no complete version would remain, it deletes only if --yes is on the command line.
-
-    Destructive options (--even-newest, --delete, --with-foreign, --ignore-pointers, --purge, --drop-tag, --apply,
-    --allow-empty-rule) can only be given on the command line. --apply needs the options of its plan again. --quiet
-    hides no warning about a deletion.
-
-    --verified reads the versions that stay, from the newest one down: all their values (deep), their ids, or only their
-    headers (quick). One with errors does not count, and an older one stays in its place. What is already known of the
-    same files is not read again.
-
-    --strip-after removes optimizer slots, frequencies and the like from older versions that stay, except tagged ones,
-    and proves the result. Training cannot resume from them. Without another rule, nothing is deleted.
+    The plan gives a reason for each version. Even without a rule, prune keeps the newest complete version, newer ones,
+    tagged ones, ones being written, ones that `latest` names, and ones with files of others. On a terminal it asks
+    before it deletes; in a script it does not. Several locations are one experiment.
     """
     from functools import partial
 

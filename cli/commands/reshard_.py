@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
 
 
-@declared("reshard run --ps 8 --dry-run", "reshard run@100 --ps 8 --output s3://models/run", exits=WRITES)
+@declared("reshard run --ranks 8 --dry-run", "reshard run@100 --ranks 8 --output s3://models/run", exits=WRITES)
 def reshard_command(
     out: Output,
     ref: o.Ref = None,
     ps: Annotated[
         int | None,
-        o.option("N", "The new number of parameter servers, or ranks.", "--ps", "--ranks", least=1, most=65535),
+        o.option("N", "The new number of ranks, or parameter servers.", "--ranks", "--ps", least=1, most=65535),
     ] = None,
     output: Annotated[
         str | None, o.option("LOCATION", "Write to this location. Default: replace the version in place.")
@@ -45,15 +45,18 @@ def reshard_command(
         ),
     ] = None,
     max_shard_size: Annotated[str | None, o.option("SIZE", "safetensors: files of at most SIZE.")] = None,
-    if_needed: Annotated[bool, o.flag("Do nothing if the version already has N shards.", "--if-needed")] = False,
+    if_needed: Annotated[
+        bool, o.flag("Do nothing if the output already has the version with N shards.", "--if-needed")
+    ] = False,
     keep_old: Annotated[bool, o.flag("Keep the old shards in the trash.", "--keep-old")] = False,
     force: o.ForceSeal = False,
     lock_wait: o.LockWait = "10s",
 ) -> None:
-    """Change a version's number of servers or ranks.
+    """Change a version's number of ranks or servers.
 
-    The new shards become visible only after their fingerprint has proved that no value was lost. A version of another
-    system than ElasticDL stays one of that system.
+    torch DCP and safetensors load with any number of ranks, so they need it only to split or join files. A version that
+    has N shards already stays as it is, unless --force rewrites it. The new shards become visible only after their
+    fingerprint has proved that no value was lost. A version keeps its system.
     """
     from edl_ckpt.cli.render import written
     from edl_ckpt.core.base.freed_memory import keep_freed_memory
@@ -61,13 +64,18 @@ def reshard_command(
     from edl_ckpt.core.operations.reshard.execute import execute_reshard, prepare_reshard
 
     if ps is None and not max_shard_size:
-        raise UsageError("--ps N is missing", hint="usage: edl-ckpt reshard [REF] --ps N [OPTIONS]")
+        raise UsageError("--ranks N is missing", hint="usage: edl-ckpt reshard [REF] --ranks N [OPTIONS]")
     keep_freed_memory()
     where = result_location(output, out) if output else None
     version = references.resolve_ref(ref, out, to_change=output is None, aloud=True)
     locking = o.locking(out, lock_wait)
-    if if_needed and ps is not None and _is_there(out, version, ps, where, layout, dry_run=dry_run, force=force):
+    is_there = False
+    if ps is not None and (if_needed or (where is None and not force)):
+        is_there = _is_there(out, version, ps, where, layout, dry_run=dry_run, force=force)
+    if is_there:
         return
+    if version.layout.system == "dcp":
+        out.say("torch loads a DCP checkpoint with any number of ranks: no job needs this reshard")
     if not version.is_elasticdl:
         if cluster or max_memory or layout:
             raise UsageError("--cluster, --max-memory and --layout are for versions of ElasticDL")
@@ -89,7 +97,7 @@ def reshard_command(
         show_converted(out, "reshard", convert, where or version.location)
         return
     if ps is None or max_shard_size:
-        raise UsageError("--max-shard-size is for safetensors", hint="--ps N is the number of parameter servers")
+        raise UsageError("--max-shard-size is for safetensors", hint="--ranks N is the number of parameter servers")
     target, size_bytes = where or version.location, None if dry_run else version.size_bytes
     writing = working(out, cluster, workers, target=target, size_bytes=size_bytes)
     with writing as work, resumable(out, partial(half_done, target)):

@@ -32,38 +32,30 @@ if TYPE_CHECKING:
     exits=WRITES,
     c0="no errors",
     c3="errors, or with --strict also warnings",
-    c4="no errors, and nothing says that the save of the version has ended",
+    c4="no errors, but the save may not have ended",
 )
 def verify_command(
     out: Output,
     ref: o.Ref = None,
     every: Annotated[bool, o.flag("Verify every version of the location.", "--all")] = False,
-    newest: Annotated[
-        bool, o.flag("Verify from the newest version down to the first good one, and print its path.", "--newest")
-    ] = False,
+    newest: Annotated[bool, o.flag("Find the newest good version, and print its path.", "--newest")] = False,
     quick: Annotated[bool, o.flag("Read only names and headers.", "--quick")] = False,
     deep: Annotated[bool, o.flag("Also read every value, and compute the fingerprint.", "--deep")] = False,
     strict: Annotated[bool, o.flag("Treat warnings as errors.", "--strict")] = False,
     sample: Annotated[str | None, o.option("PERCENT", "Also read a random part of the values, such as 5%.")] = None,
-    seed: Annotated[int | None, o.option("N", "With --sample: choose the same part again.", least=0)] = None,
-    loader: Annotated[
-        str | None, o.option("LOADER", "Predict what a system's own loader would do, such as tfra:cpu or torchrec.")
-    ] = None,
+    seed: Annotated[int | None, o.option("N", "Seed for --sample.", least=0)] = None,
+    loader: Annotated[str | None, o.option("LOADER", "Predict a loader, such as torchrec or tfra:cpu.")] = None,
     world_size: Annotated[
-        int | None, o.option("W", "With --loader: the number of ranks. Default: those of the save.", least=1)
+        int | None,
+        o.option("N", "With --loader: how many ranks load.", "--ranks", "--world-size", least=1),
+        o.CommandLineOnly(),  # EDL_CKPT_RANKS is the number of what `reshard` and others write
     ] = None,
-    like: Annotated[
-        str | None, o.option("REF", "All tables and variables of this version must be there, in the same form.")
-    ] = None,
+    like: Annotated[str | None, o.option("REF", "Expect all tables and variables of this version.")] = None,
     seal: Annotated[bool, o.flag("Like --deep, and record checksums for later runs.", "--seal")] = False,
     force: Annotated[bool, o.flag("With --seal: replace an existing seal.", "--force")] = False,
     junit: Annotated[str | None, o.option("FILE", "Write a JUnit report to FILE, for CI.")] = None,
-    ids: Annotated[
-        str | None, o.option("FILE", "Write the ids of all rows with findings to FILE: as CSV, or as .jsonl.")
-    ] = None,
-    summary: Annotated[
-        str | None, o.option("FILE", "Append a summary in Markdown to FILE, for the page of a CI job.")
-    ] = None,
+    ids: Annotated[str | None, o.option("FILE", "Write all ids with findings to FILE (.csv, .jsonl).")] = None,
+    summary: Annotated[str | None, o.option("FILE", "Append a summary in Markdown to FILE, for CI.")] = None,
     grace: o.Grace = "10m",
     prometheus: o.Prometheus = False,
     csv: Annotated[bool, o.flag("Print the findings as CSV.", "--csv")] = False,  # noqa: ARG001
@@ -172,7 +164,7 @@ def _loader(name: str | None, world_size: int | None, *, clashes: bool) -> tuple
     from edl_ckpt.core.operations.verify.loaders import loader_named
 
     if (name is None and world_size is not None) or (name is not None and clashes):
-        raise UsageError("--world-size goes with --loader, and --loader does not go with --seal")
+        raise UsageError("--ranks needs --loader, and --loader cannot be used with --seal")
     return None if name is None else loader_named(name, world_size)
 
 

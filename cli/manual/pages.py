@@ -15,15 +15,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, SECTIONS, command_at, function_of
+from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, OLD_FLAGS, SECTIONS, command_at, function_of
 from edl_ckpt.cli.manual.marks import exits_of
 
 PROGRAM: Final = "edl-ckpt"
 _KINDS: Final[Mapping[str, str]] = {
-    "SIZE": "a number with a unit: `512MiB`, `10GB`, `1.5k`. KiB is 1024 bytes, kB is 1000.",
-    "DURATION": "a number with a unit: `90s`, `90m`, `36h`, `7d` or `2w`.",
-    "GLOB": "a name, or a pattern with `*`, `?` and `[...]`, in quotes.",
-    "REF": "`LOCATION@VERSION`; `edl-ckpt help refs` has all ways to write one.",
+    "SIZE": "`512MiB`, `10GB` or `1.5k`.",
+    "DURATION": "`90s`, `90m`, `36h`, `7d` or `2w`.",
+    "GLOB": "a name, or a pattern with `*`, `?` and `[...]`.",
+    "REF": "`LOCATION@VERSION`; see `edl-ckpt help refs`.",
 }
 """What the words in capitals stand for, where a command has them."""
 
@@ -87,6 +87,11 @@ def usage_line(name: str, parameters: Iterable[Any]) -> str:
     return " ".join([PROGRAM, *name.split(), *arguments, *needed, "[OPTIONS]"])
 
 
+def is_for_all(block: Block) -> bool:
+    """Return True for the block of the options that every command has."""
+    return block.heading == ADVANCED
+
+
 def _option_blocks(name: str, options: Iterable[Any]) -> Iterator[Block]:
     """Yield a block for each panel that has an option, in the order of the panels."""
     rows: dict[str, list[Row]] = {panel: [] for panel in ORDER}
@@ -98,7 +103,7 @@ def _option_blocks(name: str, options: Iterable[Any]) -> Iterator[Block]:
 
 def _flags(option: Any) -> str:
     """Return the flags of an option, the short one first, and what it takes."""
-    flags = ", ".join(sorted(option.opts, key=len))
+    flags = ", ".join(sorted((flag for flag in option.opts if flag not in OLD_FLAGS), key=len))
     return flags if option.is_flag else f"{flags} {option.metavar}"
 
 
@@ -137,18 +142,18 @@ ORDER: Final = (SELECT, KEEP, DELETE, OUTPUT, EXECUTION, OTHER, ADVANCED)
 """The panels from top to bottom."""
 
 _PANELS: Final[Mapping[str, str]] = {
-    SELECT: "all system since shard table variable slice id ids-file everywhere nearest sort best tag mode metric "
+    SELECT: "all since shard table variable slice id ids-file everywhere nearest sort best tag mode metric "
     "experiment recursive partial last headers no-values from version-ge complete on after id-column vector-column key",
     KEEP: "keep keep-best keep-experiment-best keep-every keep-within keep-tag max-size policy save-experiment-best "
     "save-trial-best save-trial-latest",
     DELETE: "incomplete delete with-foreign ignore-pointers even-newest allow-empty-rule drop-tag max-delete "
     "strip-after purge older-than drop-copies drop drop-companions drop-rows",
-    OUTPUT: "ps ranks output layout order map cast rename resize max-shard-size quantize map-template format dtype "
-    "dense-rows remap fill limit seed json csv jsonl null list origin rows npy raw junit ids summary prometheus",
+    OUTPUT: "ranks output layout order map cast rename resize max-shard-size quantize map-template format dtype "
+    "dense-rows remap fill limit seed null list origin rows npy raw junit ids summary prometheus",
     EXECUTION: "if-needed keep-old dry-run force mix ignore-seal yes trash plan-out apply also move seal no-write "
-    "loader world-size like newest quick deep sample strict stats tolerance top grace workers max-memory lock-wait "
+    "loader like newest quick deep sample strict stats tolerance top grace workers max-memory "
     "timeout stall-after interval exec shell cluster",
-    ADVANCED: "quiet verbose no-color progress no-mouse storage-option config help",
+    ADVANCED: "json csv jsonl quiet verbose no-color progress no-mouse storage-option config system lock-wait help",
 }
 _OF_COMMAND: Final[Mapping[str, Mapping[str, str]]] = {
     "diff": {"map": SELECT},
@@ -160,7 +165,7 @@ _OF_COMMAND: Final[Mapping[str, Mapping[str, str]]] = {
     "report": dict.fromkeys(("mode", "metric"), KEEP),
     "policy set": {"mode": KEEP, "metric": KEEP},
     "metrics set": {"mode": EXECUTION},
-    "verify": {"seed": EXECUTION},
+    "verify": {"seed": EXECUTION, "ranks": EXECUTION},
     "sample": {"seed": SELECT},
 }
 _BY_OPTION: Final = {option: panel for panel, options in _PANELS.items() for option in options.split()}

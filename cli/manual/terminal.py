@@ -7,9 +7,10 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final, TextIO
 
-from edl_ckpt.cli.manual.pages import Block, ManualPage, Row
+from edl_ckpt.cli.manual.pages import Block, ManualPage, Row, is_for_all
 from edl_ckpt.cli.terminal.truths import is_set
 from edl_ckpt.cli.terminal.window import painted, uses_colour
 
@@ -55,11 +56,30 @@ def draw(page: ManualPage, *, width: int, colour: bool = False) -> str:
         wrapped = textwrap.wrap(words, width, initial_indent=" " * 7, subsequent_indent=" " * 9, break_on_hyphens=False)
         wrapped = [line.replace("edl-ckpt", painted("edl-ckpt", "name", colour=colour), 1) for line in wrapped]
         lines += [head + wrapped[0][6:], *wrapped[1:], ""]
-    terms = [row.term for block in page.blocks for row in block.rows if len(row.term) <= _TERM]
+    blocks = [_folded(block) for block in page.blocks]
+    terms = [row.term for block in blocks for row in block.rows if len(row.term) <= _TERM]
     column = max(map(len, terms), default=0) + 2 + _GAP
-    for block in page.blocks:
+    for block in blocks:
         lines += [*_block(block, width, column, colour=colour), ""]
     return "\n".join(lines).rstrip()
+
+
+def _folded(block: Block) -> Block:
+    """Return a block without what is the same in every command: a topic has it, and so have the man pages."""
+    if is_for_all(block):
+        flags = ", ".join(_short(row.term) for row in block.rows)
+        return Block("In every command", (f"{flags}: see `edl-ckpt help options`.",))
+    rows = tuple(_without_codes(row) if row.term == "others" else row for row in block.rows)
+    return replace(block, rows=rows)
+
+
+def _short(term: str) -> str:
+    """Return the first flag of a term, but --help."""
+    return "--help" if term.endswith("--help") else term.split(maxsplit=1)[0].rstrip(",")
+
+
+def _without_codes(row: Row) -> Row:
+    return replace(row, text=f"see {row.text.partition('see ')[2]}")
 
 
 def _block(block: Block, width: int, column: int, *, colour: bool) -> Iterator[str]:
@@ -83,7 +103,8 @@ def _row(row: Row, width: int, column: int, *, colour: bool) -> Iterator[str]:
     above = width < _NARROW or len(row.term) + 2 + _GAP > column
     indent = 6 if width < _NARROW else column
     term = painted(row.term, "name", colour=colour)
-    notes = (f"[{note}]".replace(" ", _GLUE if len(note) + 2 <= width - indent else " ") for note in row.notes)
+    shown = (note for note in row.notes if not note.startswith("env: "))
+    notes = (f"[{note}]".replace(" ", _GLUE if len(note) + 2 <= width - indent else " ") for note in shown)
     lines = list(_paragraph(" ".join([row.text, *notes]), width - indent, colour=colour))
     if above:
         wrapped = textwrap.wrap(row.term, width - 2, break_on_hyphens=False, subsequent_indent="  ")

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.cluster.executor import ClusterExecutor
     from edl_ckpt.core.storage.location import Location
 
-Cluster = Annotated[
-    str | None, option("ADDRESS", "Run on a Dask cluster: tcp://HOST:PORT, its scheduler file, or local:N processes.")
-]
+Cluster = Annotated[str | None, option("ADDRESS", "Use a Dask cluster: tcp://HOST:PORT, FILE or local:N.")]
 
 
 class Working(TypedDict):

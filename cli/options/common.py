@@ -16,14 +16,11 @@ if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
 
 _DEFAULT_PLACE = "$EDL_CKPT_DIR, the default storage or the current directory"
-_REF_HELP = (
-    "LOCATION, @VERSION or both; a version is a number, latest, a tag, best:METRIC or a UUID. Or a single checkpoint "
-    "FILE. Default: "
-)
-_LOCATION_HELP = f"A checkpoint_dir, on disk or at a URL, or a storage's name. Default: {_DEFAULT_PLACE}."
-_LOCATIONS_HELP = f"Any number of checkpoint_dirs. Default: {_DEFAULT_PLACE}."
+_REF_HELP = "LOCATION, @VERSION or both, or a single checkpoint FILE: see `edl-ckpt help refs`. Default: "
+_LOCATION_HELP = f"A directory or URL with versions, or a storage's name. Default: {_DEFAULT_PLACE}."
+_LOCATIONS_HELP = f"Directories or URLs with versions. Default: {_DEFAULT_PLACE}."
 _MODE_HELP = "Whether higher (max) or lower (min) is better."
-_GRACE_HELP = "An incomplete version changed within this time counts as still being written."
+_GRACE_HELP = "An incomplete version that changed so lately is still being written."
 
 
 class CommandLineOnly:
@@ -35,9 +32,14 @@ def argument(metavar: str, text: str) -> Any:
     return typer.Argument(metavar=metavar, help=text)
 
 
-def option(metavar: str, text: str, *flags: str, least: int | None = None, most: int | None = None) -> Any:
-    """Declare an option with a value: what stands for it, its help, and flags; the long one comes of its name."""
-    return typer.Option(*flags, metavar=metavar, help=text, min=least, max=most)
+def option(
+    metavar: str, text: str, *flags: str, least: int | None = None, most: int | None = None, hidden: bool = False
+) -> Any:
+    """Declare an option with a value: what stands for it, its help, and flags; the long one comes of its name.
+
+    One that is `hidden` works, and no help shows it.
+    """
+    return typer.Option(*flags, metavar=metavar, help=text, min=least, max=most, hidden=hidden)
 
 
 def flag(text: str, *flags: str) -> Any:
@@ -49,20 +51,16 @@ Ref = Annotated[str | None, argument("[REF]", f"{_REF_HELP}the newest complete v
 Browsed = Annotated[str | None, argument("[REF]", f"{_REF_HELP}all versions in {_DEFAULT_PLACE}.")]
 Places = Annotated[list[str] | None, argument("[LOCATION...]", _LOCATIONS_HELP)]
 Grace = Annotated[str, option("DURATION", _GRACE_HELP)]
-System = Annotated[
-    str | None, option("NAME", "Read only files of this checkpoint system; `edl-ckpt systems` lists them.")
-]
+System = Annotated[str | None, option("NAME", "Read only files of this system: `edl-ckpt systems`.")]
 Csv = Annotated[bool, flag("Print rows as CSV.")]
 Jsonl = Annotated[bool, flag("Print rows as JSON, one object on each line.")]
 Table = Annotated[str | None, option("NAME", "The embedding table. Default: the only table.")]
 Rows = Annotated[int, option("N", "How many rows to print.", "-n", least=1)]
-Prometheus = Annotated[bool, flag("Print metrics in the text format of Prometheus, for a textfile collector.")]
+Prometheus = Annotated[bool, flag("Print metrics for Prometheus (textfile collector).")]
 Every = Annotated[bool, flag("Show every row of a long table on a terminal too.", "--all")]
 Workers = Annotated[int | None, option("N", "Number of threads. Default: the number of cores.", least=1)]
 Place = Annotated[str | None, argument("[LOCATION]", _LOCATION_HELP)]
-Experiment = Annotated[
-    str | None, option("DIR", "Take the trials of an experiment: the directories in DIR that have versions.")
-]
+Experiment = Annotated[str | None, option("DIR", "Take all directories in DIR that have versions.")]
 DryRun = Annotated[bool, flag("Show what would happen, and change nothing.")]
 LockWait = Annotated[str, option("DURATION", "How long to wait for the lock.")]
 Mode = Annotated[ModeName | None, option("max|min", _MODE_HELP)]

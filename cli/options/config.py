@@ -45,12 +45,15 @@ COMMAND_LINE_ONLY: Final = frozenset({
     "id", "id-column", "ignore-pointers", "ids-file", "key", "like", "limit", "loader", "map", "map-template",
     "max-shard-size", "mix", "newest", "order", "partial", "quantize", "remap", "rename", "resize",
     "sample", "seed", "shard", "since", "slice", "strip-after", "system", "table", "tag", "tolerance",
-    "variable", "vector-column", "verified", "with-foreign", "world-size",
+    "variable", "vector-column", "verified", "with-foreign",
 })  # fmt: skip
 """The options that neither the environment nor a file may set, in any command."""
 _PREFIX: Final = "EDL_CKPT_"
-_OTHERS: Final = frozenset({"DIR", "COMPLETE_REMOTE", "EVENT", "REF", "LOCATION", "NUMBER", "PATH"})
-"""The variables of no option, without the prefix; the last five tell the command of `watch --exec` about its event."""
+_OTHERS: Final = frozenset({"DIR", "COMPLETE_REMOTE", "PS", "EVENT", "REF", "LOCATION", "NUMBER", "PATH"})
+"""The variables of no option, or of an old name, without the prefix.
+
+The last five tell the command of `watch --exec` about its event.
+"""
 
 
 def variable_of(option: str) -> str:

@@ -208,8 +208,10 @@ def _name_option(parameter: inspect.Parameter) -> None:
             if not any(flag.startswith("--") for flag in flags):
                 flags.insert(0, f"--{parameter.name.replace('_', '-')}")
             info.default, *info.param_decls = flags
-            option = next(flag for flag in flags if flag.startswith("--")).lstrip("-")
-            info.envvar = None if command_line_only or option in COMMAND_LINE_ONLY else variable_of(option)
+            names = [flag.lstrip("-") for flag in flags if flag.startswith("--")]
+            is_set = (variable for variable in map(variable_of, names) if variable in os.environ)
+            variable = next(is_set, variable_of(names[0]))  # of an old name too
+            info.envvar = None if command_line_only or names[0] in COMMAND_LINE_ONLY else variable
             info.show_envvar = False
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from edl_ckpt.cli.options.common import Mode, option
 from edl_ckpt.cli.terminal.output import Output
@@ -15,38 +15,32 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.prune.retention import Policy, Rule
     from edl_ckpt.core.storage.location import Location
 
+_DETERMINED: Final = "Use Determined's rules, with the --save options."
+_EXPERIMENT_BEST: Final = "For --policy determined: best of all locations. Default: 0."
+_TRIAL_BEST: Final = "For --policy determined: best of each location. Default: 1."
+_TRIAL_LATEST: Final = "For --policy determined: latest of each location. Default: 1."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleOptions:
-    """The retention rules, as options of every command that takes rules."""
+    """The retention rules, as options of every command that takes rules.
 
-    keep: Annotated[int | None, option("N", "Keep the latest N (keep_checkpoint_max); 0 keeps all.", least=0)] = None
+    Determined's are shown where a policy is stored, and work in each command.
+    """
+
+    keep: Annotated[int | None, option("N", "Keep the latest N; 0 keeps all.", least=0)] = None
     keep_best: Annotated[int | None, option("N", "Keep the best N by --metric.", least=0)] = None
     metric: Annotated[str | None, option("NAME", "The metric that ranks versions.")] = None
     mode: Mode = None
-    keep_experiment_best: Annotated[
-        int | None, option("N", "Keep the best N by --metric across all locations.", least=0)
-    ] = None
-    keep_every: Annotated[int | None, option("STEPS", "Keep the first version in every STEPS steps.", least=1)] = None
-    keep_within: Annotated[
-        str | None, option("DURATION", "Keep versions saved within this time before the newest.")
-    ] = None
-    keep_tag: Annotated[list[str] | None, option("TAG", "Keep versions with this tag; may be repeated.")] = None
-    max_size: Annotated[
-        str | None, option("SIZE", "Keep more versions, newest first, while all of them fit into SIZE.")
-    ] = None
-    policy_name: Annotated[
-        str | None, option("determined", "Use Determined's rules, with the --save options.", "--policy")
-    ] = None
-    save_experiment_best: Annotated[
-        int | None, option("N", "For --policy determined: best of all locations. Default: 0.", least=0)
-    ] = None
-    save_trial_best: Annotated[
-        int | None, option("N", "For --policy determined: best of each location. Default: 1.", least=0)
-    ] = None
-    save_trial_latest: Annotated[
-        int | None, option("N", "For --policy determined: latest of each location. Default: 1.", least=0)
-    ] = None
+    keep_experiment_best: Annotated[int | None, option("N", "Keep the best N of all locations.", least=0)] = None
+    keep_every: Annotated[int | None, option("STEPS", "Keep the first in every STEPS steps.", least=1)] = None
+    keep_within: Annotated[str | None, option("DURATION", "Keep those saved so long before the newest.")] = None
+    keep_tag: Annotated[list[str] | None, option("TAG", "Keep those with this tag; may be repeated.")] = None
+    max_size: Annotated[str | None, option("SIZE", "Keep more, newest first, while all fit SIZE.")] = None
+    policy_name: Annotated[str | None, option("determined", _DETERMINED, "--policy", hidden=True)] = None
+    save_experiment_best: Annotated[int | None, option("N", _EXPERIMENT_BEST, least=0, hidden=True)] = None
+    save_trial_best: Annotated[int | None, option("N", _TRIAL_BEST, least=0, hidden=True)] = None
+    save_trial_latest: Annotated[int | None, option("N", _TRIAL_LATEST, least=0, hidden=True)] = None
 
     def policy(self, out: Output, places: Iterable[Location]) -> Policy:
         """Return the retention policy that the options describe; without any of them it is empty.
@@ -103,3 +97,13 @@ class RuleOptions:
             key = tuple((name.removeprefix("save_"), number) for name, number in saves.items())
             found[key] = (*found.get(key, ()), place.url)
         return found or {(): ()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRuleOptions(RuleOptions):
+    """The retention rules where they are stored with a location: Determined's are shown too."""
+
+    policy_name: Annotated[str | None, option("determined", _DETERMINED, "--policy")] = None
+    save_experiment_best: Annotated[int | None, option("N", _EXPERIMENT_BEST, least=0)] = None
+    save_trial_best: Annotated[int | None, option("N", _TRIAL_BEST, least=0)] = None
+    save_trial_latest: Annotated[int | None, option("N", _TRIAL_LATEST, least=0)] = None

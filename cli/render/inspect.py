@@ -53,6 +53,8 @@ _MEASURES: Final = {"min": "minimum", "max": "maximum", "mean": "mean", "std": "
 def document(summary: CheckpointSummary, stats: Sequence[TensorStats] = (), loss: Loss | None = None) -> dict[str, Any]:
     """Return `edl-ckpt/inspect/1`; it has `stats` when values were read, and `lost` where something cannot be read."""
     result = {"schema": "edl-ckpt/inspect/1", **as_dict(summary), **({"lost": as_dict(loss)} if loss else {})}
+    for table, found in zip(summary.tables, result["tables"], strict=True):
+        found["title"] = table.title
     result["file_metadata"] = {file: dict(notes) for file, notes in summary.file_metadata.items()}
     if stats:
         result["stats"] = [as_dict(s) for s in stats]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from edl_ckpt.core.base.errors import NotFoundError
 from edl_ckpt.core.base.notebook import Bytes, card, table
@@ -12,6 +12,9 @@ from edl_ckpt.core.base.words import abridged, counted, describe, escaped, shape
 from edl_ckpt.core.model.tables import ShardIndex, ShardSummary, TableEntry, TableInfo
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.reading.names import slots_of, whole_name
+
+_OPTIMIZERS: Final = ("optim.", "optimizer.", "optimizers.", "optimizer_states.")
+"""The names under which jobs of torch save the state of their optimizers begin so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class TableSummary:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSummary:
-    """A whole version; `parameters` counts the elements of all variables and rows."""
+    """A whole version; `parameters` counts the elements of the model: of no companion, and of no optimizer's state."""
 
     ref: str
     version: int | None
@@ -108,6 +111,15 @@ class CheckpointSummary:
         return card("CheckpointSummary", self.ref, (shards, counted(self.parameters, "parameter"), *facts), tables)
 
 
+def _is_optimizers(name: str) -> bool:
+    """Return True for a variable that an optimizer keeps: torch has a key for it, TensorFlow a suffix.
+
+    >>> _is_optimizers("optim.state.w.exp_avg"), _is_optimizers("net/.OPTIMIZER_SLOT/opt/m"), _is_optimizers("w")
+    (True, True, False)
+    """
+    return name.startswith(_OPTIMIZERS) or ".OPTIMIZER_SLOT" in name
+
+
 def summarize(version: Version, shards: Sequence[ShardIndex]) -> CheckpointSummary:
     """Return the summary of a version from its shards' indexes, in ps_id order; variables and tables by name."""
     entries = sorted(((v, s.file.ps_id) for s in shards for v in s.variables), key=lambda p: (p[0].name, p[1]))
@@ -122,7 +134,8 @@ def summarize(version: Version, shards: Sequence[ShardIndex]) -> CheckpointSumma
         generation=max((s.generation for s in shards), default=""),
         layout=version.layout.name,
         size_bytes=version.size_bytes,
-        parameters=sum(v.elements for v, _ in placed) + sum(t.rows * t.dim for t in tables),
+        parameters=sum(v.elements for v, _ in placed if not _is_optimizers(v.name))
+        + sum(t.rows * t.dim for t in tables if not t.companion_of),
         shards=tuple(shard.summary for shard in shards),
         variables=tuple(VariableSummary(v.name, v.dtype.name, v.shape, v.size_bytes, ps_id) for v, ps_id in placed),
         tables=tables,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, command_at, function_of
+from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, OLD_FLAGS, command_at, function_of
 from edl_ckpt.cli.manual.pages import topics
 from edl_ckpt.core.operations import metric_series
 from edl_ckpt.core.operations.export import FORMATS
@@ -100,7 +100,7 @@ def _options(name: str, options: Iterable[Any]) -> Iterator[tuple[str, dict[str,
             found["takes"] = _taken(name, option)
         if option.multiple:
             found["again"] = True
-        long, *short = sorted(option.opts, key=len, reverse=True)
+        long, *short = sorted((flag for flag in option.opts if flag not in OLD_FLAGS), key=len, reverse=True)
         if short:
             found["short"] = short[0]
         yield long, found

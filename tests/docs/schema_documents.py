@@ -153,7 +153,7 @@ SUMMARY_KEYS: Final = (
 SUMMARY: Final[Mapping[str, Schema]] = {
     "shards": SHARD,
     "variables": record("name dtype shape* size_bytes shard"),
-    "tables": record("name dim dtype? initializer? rows rows_per_shard* size_bytes companion_of slot"),
+    "tables": record("name dim dtype? initializer? rows rows_per_shard* size_bytes companion_of slot (title)"),
     "items": record("name kind size_bytes shard", kind=TEXT),
     "file_metadata": map_of(map_of(TEXT)),
 }

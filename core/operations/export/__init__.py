@@ -121,7 +121,7 @@ def requested(request: ExportRequest, format_name: str | None, executor: Executo
     chosen = Bundle if name == Bundle.traits.name and _is_whole_bundle(request) else FORMATS[name]
     if not issubclass(chosen, SystemFormat) and (request.ranks or request.names):
         of_systems = ", ".join(each.traits.name for each in _FORMATS if issubclass(each, SystemFormat))
-        raise UsageError(f"--ps and --map are for {of_systems}, and for tensorflow with --ps")
+        raise UsageError(f"--ranks and --map are for {of_systems}, and for tensorflow with --ranks")
     return chosen(replace(request, cluster=cluster))
 
 

@@ -206,7 +206,7 @@ _OWN_DTYPE: Final = (
     " (on object storage: with --output)"
 )
 _OTHER_RANKS: Final = (
-    "`--world-size` shows what other numbers of ranks would load; `edl-ckpt reshard --ranks N` writes the files anew"
+    "`--ranks` shows what other numbers of ranks would load; `edl-ckpt reshard --ranks N` writes the files anew"
 )
 _LIKE: Final = "if the model was changed on purpose, compare with a version of the new model"
 _REWRITTEN: Final = "the bytes changed after the seal; if a job rewrote the version: edl-ckpt verify --seal --force"

@@ -115,7 +115,7 @@ def number_in_file(reader: RangeReader, name: str) -> int:
         "not a checkpoint: its first bytes are no field of a model",
         path=reader.path,
         offset=0,
-        hint="arrays of other tools become a version with: edl-ckpt import FILE LOCATION@VERSION --ps N",
+        hint="to import it as an ElasticDL checkpoint: edl-ckpt import FILE LOCATION@VERSION --ranks N",
     )
 
 

@@ -278,9 +278,10 @@ def test_a_reshard_in_place_and_its_undo(tmp_path: Path, name: str, ranks: int) 
     assert edl("metrics", "set", f"{run}@{number}", "auc=0.5").returncode == 0
     assert edl("tag", "add", f"{run}@{number}", "serving").returncode == 0
     (step,), before, parts = run.glob(f"step_{number}"), tree(run), content(at(run, number))
-    planned, there = document("reshard", run, "--ranks", str(ranks), "--dry-run"), 2 if name == "collisions" else ranks
+    more = ("--ranks", str(ranks), *["--force"] * (name == "collisions"))  # it has as many as can be, so nothing to do
+    planned, there = document("reshard", run, *more, "--dry-run"), 2 if name == "collisions" else ranks
     assert (planned["to_ps"], planned["dry_run"], tree(run)) == (there, True, before)  # boxes of raw ids stay two
-    done = document("reshard", run, "--ranks", str(ranks), "--keep-old")
+    done = document("reshard", run, *more, "--keep-old")
     assert (done["to_ps"], done["dropped"], done["size_bytes"]) == (there, [], planned["size_bytes"])
     assert edl("verify", run, "--deep").returncode == 0
     version = at(run, number)
@@ -347,7 +348,7 @@ def test_files_of_a_bounded_size(tmp_path: Path, size: str, files: int) -> None:
         (("--ranks", "2"), "files of safetensors have no ranks"),
         (("--max-shard-size", "0"), "files have at least 1 byte"),
         (("--max-shard-size", "many"), "is not a size"),
-        ((), "--ps N is missing"),
+        ((), "--ranks N is missing"),
         (("--max-shard-size", "1KB", "--layout", "design"), "are for versions of ElasticDL"),
     ],
 )

@@ -100,7 +100,7 @@ def test_tables_and_their_companions(tmp_path: Path) -> None:
     """Inspect has companions below their tables; commands take ends of names, and slots behind a colon."""
     run = step_run(tmp_path / "run")
     shown = edl("inspect", run).stdout
-    assert "2 ranks, 154.9 KiB, 35,497 parameters, torch DCP" in shown
+    assert "2 ranks, 154.9 KiB, 17,761 parameters, torch DCP" in shown
     assert shown.count("  :momentum1 ") == 2
     tables = document("inspect", run)["tables"]
     assert [t["slot"] for t in tables] == ["", "momentum1"] * 2

@@ -22,11 +22,11 @@ import pytest
 
 import manual
 import roff
-from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, SECTIONS, function_of
+from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, OLD_FLAGS, SECTIONS, function_of
 from edl_ckpt.cli.commands.demo_ import make_checkpoints
 from edl_ckpt.cli.manual import marks, terminal
 from edl_ckpt.cli.manual.front import front_page
-from edl_ckpt.cli.manual.pages import ORDER, OTHER, Block, ManualPage, every, root, topics
+from edl_ckpt.cli.manual.pages import ORDER, OTHER, Block, ManualPage, every, is_for_all, root, topics
 from edl_ckpt.cli.options.program import parser, run
 from edl_ckpt.cli.terminal.window import painted, uses_colour
 from places import GOLDEN, TOP
@@ -113,9 +113,9 @@ def test_help_fits_the_terminal(columns: int) -> None:
         assert all(len(line) < 80 and f"  {line}" in text.splitlines() for line in examples)
         assert not re.search(r"[a-z,;] ?\.\.\.", text)  # NAME... says that there may be several
         said = " ".join(text.split())
-        notes = [note for b in page.blocks for row in b.rows for note in row.notes if note.startswith("env: ")]
-        assert columns == 60 or all(note.removeprefix("env: ") in text for note in notes)  # 28 are left there
-        texts = [*page.description, *(row.text for b in page.blocks for row in b.rows)]
+        assert "[env: " not in text  # the man pages have them
+        rows = [row for b in page.blocks if not is_for_all(b) for row in b.rows if row.term != "others"]
+        texts = [*page.description, *(row.text for row in rows)]
         assert all(" ".join(words.split()) in said for words in texts if columns > 40)
 
 
@@ -176,7 +176,8 @@ def test_page_of_a_command(command: str, program: Any) -> None:
     rows = {row.term: row for heading in ORDER for row in block(page, heading).rows}
     shown = {flag for term in rows for flag in re.findall(r"--[a-z-]+", term)}
     options = [p for p in parser_of(program, command).params if p.param_type_name == "option"]
-    assert shown == {flag for p in options if not p.hidden for flag in p.opts if flag.startswith("--")} | {"--help"}
+    flags = {flag for p in options if not p.hidden for flag in p.opts if flag.startswith("--")}
+    assert shown == (flags - OLD_FLAGS) | {"--help"}
     for option in options:
         row = next((r for term, r in rows.items() if option.opts[0] in re.split(r"[ ,]+", term)), None)
         assert option.hidden or row is not None
@@ -310,7 +311,7 @@ def test_examples_work(line: str, workshop: Path, tmp_path: Path, monkeypatch: p
         ("lst", "no such command: lst\n  did you mean list?"),
         ("it's", "no such command: it's\n  edl-ckpt --help lists the commands"),
         ("tag ad", "no such command: ad\n  did you mean add?"),
-        ("reshard run", "--ps N is missing\n  usage: edl-ckpt reshard [REF] --ps N [OPTIONS]"),
+        ("reshard run", "--ranks N is missing\n  usage: edl-ckpt reshard [REF] --ranks N [OPTIONS]"),
         ("import x.npz --ps 2", "LOCATION@VERSION is missing\n  usage: edl-ckpt import INPUT LOCATION@VERSION"),
         ("prune --keep x", "--keep: 'x' is not a whole number"),
         ("prune --keep -1", "--keep: must be at least 0, got -1"),

@@ -31,13 +31,23 @@ NEVER_BY_DEFAULT = {
 """Options that change what comes out, or lift a guard: whether a command has them today or not."""
 BY_DEFAULT = {
     *("JSON", "CSV", "JSONL", "QUIET", "VERBOSE", "NO_COLOR", "PROGRESS", "CONFIG", "STORAGE_OPTION", "NO_MOUSE"),
-    *("WORKERS", "CLUSTER", "MAX_MEMORY", "LOCK_WAIT", "GRACE", "INTERVAL", "TIMEOUT", "STALL_AFTER", "LAYOUT", "PS"),
+    *(
+        "WORKERS",
+        "CLUSTER",
+        "MAX_MEMORY",
+        "LOCK_WAIT",
+        "GRACE",
+        "INTERVAL",
+        "TIMEOUT",
+        "STALL_AFTER",
+        "LAYOUT",
+    ),
     *("KEEP", "KEEP_BEST", "KEEP_EXPERIMENT_BEST", "KEEP_EVERY", "KEEP_WITHIN", "KEEP_TAG", "MAX_SIZE", "POLICY"),
     *("SAVE_EXPERIMENT_BEST", "SAVE_TRIAL_BEST", "SAVE_TRIAL_LATEST", "METRIC", "MODE", "MAX_DELETE", "OLDER_THAN"),
     *("TRASH", "KEEP_OLD", "IF_NEEDED", "DRY_RUN", "PLAN_OUT", "LIST", "OUTPUT", "NPY", "RAW", "JUNIT", "SUMMARY"),
     *("ALL", "ROWS", "TOP", "STATS", "LAST", "HEADERS", "NO_VALUES", "SORT", "RECURSIVE", "NULL", "PROMETHEUS"),
     *("ORIGIN", "NO_WRITE", "QUICK", "DEEP", "STRICT", "SEAL", "VERSION_GE", "COMPLETE", "ON", "AFTER", "NEAREST"),
-    *("EVERYWHERE", "MOVE", "IDS"),
+    *("EVERYWHERE", "MOVE", "IDS", "RANKS"),
 }
 """Options that a machine, a user or a job may set once: looks, resources, rules of retention, levels of checks."""
 
@@ -233,7 +243,7 @@ def test_every_option_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settable == BY_DEFAULT
     assert found.keys() - settable <= {variable_of(name).removeprefix("EDL_CKPT_") for name in COMMAND_LINE_ONLY}
     homonyms = {name for name, has in found.items() if len(has) > 1}
-    assert homonyms == {"ALL", "ROWS", "MODE"}
+    assert homonyms == {"ALL", "ROWS", "MODE", "RANKS"}
 
 
 def test_later_options_of_the_same_kind() -> None:
