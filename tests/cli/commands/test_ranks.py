@@ -37,7 +37,7 @@ def test_old_names_work(tmp_path: Path) -> None:
         ([], {"EDL_CKPT_PS": "3"}),
         ([], {"EDL_CKPT_RANKS": "3"}),
     ):
-        done = edl("reshard", tmp_path, *more, "--dry-run", **env)
+        done = edl("reshard", tmp_path, *more, "--dry-run", cwd=None, **env)
         assert "2 -> 3 PS" in done.stdout
         assert "sets nothing" not in done.stderr
     run = step_run(tmp_path / "steps", (10,))
