@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from operator import itemgetter
 from typing import Any, ClassVar, Final, NamedTuple, cast
@@ -177,7 +177,7 @@ class ItemRows(GridRows):
         made = copy(self)
         made.items = [self.items[i] for i in order]
         title = f"{self.columns[column].heading} {arrow}"
-        made.columns = tuple(replace(c, title=title) if i == column else c for i, c in enumerate(self.columns))
+        made.columns = tuple(c._replace(title=title) if i == column else c for i, c in enumerate(self.columns))
         return made, order
 
 

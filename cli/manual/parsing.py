@@ -9,15 +9,13 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from edl_ckpt.cli.catalogue import function_of
-from edl_ckpt.cli.manual.terminal import drawn
 from edl_ckpt.cli.terminal.truths import TRUTHS
 
 ARGUMENTS: Final = "edl_ckpt.arguments"
@@ -32,7 +30,9 @@ class HelpCommand(TyperCommand):
 
     def get_help(self, ctx: Any) -> str:
         """Return the help for the stream that it goes to."""
-        from edl_ckpt.cli.manual.pages import command_page  # most commands are not asked for their help
+        # Most commands are not asked for their help.
+        from edl_ckpt.cli.manual.pages import command_page
+        from edl_ckpt.cli.manual.terminal import drawn
 
         name = command_of(ctx)
         return drawn(command_page(name, self, ctx, function_of(name)))
@@ -67,6 +67,7 @@ class HelpGroup(TyperGroup):
     def get_help(self, ctx: Any) -> str:
         """Return the help for the stream that it goes to."""
         from edl_ckpt.cli.manual.pages import overview
+        from edl_ckpt.cli.manual.terminal import drawn
 
         return drawn(overview(command_of(ctx)))
 
@@ -82,8 +83,7 @@ def command_of(context: Any) -> str:
     return str(context.command_path).partition(" ")[2]
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(NamedTuple):
     """What a parameter takes: texts, numbers (`int`, `float`) or truths (`bool`), and the least and greatest number."""
 
     type: type

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from edl_ckpt.cli.catalogue import COMMANDS, command_at
 from edl_ckpt.cli.manual.parsing import Taken, kinds_of
@@ -124,8 +124,7 @@ class TomlKey:
         return UsageError(f"{self.place}: {message}", path=self.path, hint=hint)
 
 
-@dataclass(frozen=True, slots=True)
-class _FileEntry:
+class _FileEntry(NamedTuple):
     """A key that sets an option of some commands: its place, its name on the command line, and its value."""
 
     key: TomlKey
@@ -220,8 +219,7 @@ def named_config(arguments: list[str]) -> str | None:
     return os.environ.get("EDL_CKPT_CONFIG")
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigOption:
+class ConfigOption(NamedTuple):
     """An option in a configuration file: the parameter that it sets, and the type that it must have in TOML."""
 
     parameter: str

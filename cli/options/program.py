@@ -11,7 +11,6 @@ import typer.main
 from edl_ckpt.cli import __version__
 from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, SECTIONS, function_of
 from edl_ckpt.cli.manual.parsing import HelpCommand, HelpGroup, command_of
-from edl_ckpt.cli.manual.terminal import drawn
 from edl_ckpt.cli.options.config import config_files, error_exit, named_config, read_config
 from edl_ckpt.cli.options.usage import explained, is_refusal, plain_call
 from edl_ckpt.cli.terminal.output import AlreadyReported, Output
@@ -92,6 +91,7 @@ def run(arguments: list[str]) -> NoReturn:
             raise
         if context := plain_call(error):
             from edl_ckpt.cli.manual.pages import overview  # most commands show no page
+            from edl_ckpt.cli.manual.terminal import drawn
 
             print(drawn(overview(command_of(context)), sys.stderr), file=sys.stderr)
             raise SystemExit(2) from None

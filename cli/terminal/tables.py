@@ -9,7 +9,7 @@ rich only when it is made: a document and the help need none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -37,8 +37,7 @@ _FOLDS: Final = 4
 Kind = Literal["number", "word", "name", "prose", "bar"]
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """What a column has, and how long it stays when there is no room.
 
     A number or a word is never cut, a name folds at separators, prose at spaces, and a bar shrinks. `title` stands in
@@ -112,7 +111,7 @@ class Table:
         self, *columns: Column, rows: Iterable[Iterable[Content]] = (), indent: int = _INDENT, whole: bool = False
     ) -> None:
         self.columns = tuple(
-            replace(c, name=text.escaped(c.name), title=c.title and text.escaped(c.title)) for c in columns
+            c._replace(name=text.escaped(c.name), title=c.title and text.escaped(c.title)) for c in columns
         )
         self._indent, self._is_whole = indent, whole
         self.rows: list[list[_Drawable]] = []

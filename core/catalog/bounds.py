@@ -9,8 +9,7 @@ others' files is stepped over.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.errors import NotFoundError
 from edl_ckpt.core.sources import registry
@@ -33,8 +32,7 @@ _LAST: Final = "\U0010ffff"
 """Sorts behind every name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(NamedTuple):
     """The entries of a location, and how many names were seen of one that has more of them; 0 for all."""
 
     entries: list[Entry]

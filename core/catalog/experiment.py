@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UnavailableError
 from edl_ckpt.core.base.parallel import run_parallel
@@ -71,8 +71,7 @@ def _directories_in(location: Location, level: Level, versions: Collection[str])
             yield place
 
 
-@dataclass(frozen=True, slots=True)
-class Below:
+class Below(NamedTuple):
     """The locations with versions below a directory that a look with an end has found."""
 
     locations: tuple[Location, ...]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.errors import UnsupportedError
 
@@ -11,8 +10,7 @@ VALUE_KINDS: Final = frozenset({"value", "string", "resource", "variant"})
 """The kinds of items that are no tensors of numbers. All other kinds are dtypes, whose elements are not whole bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class DType:
+class DType(NamedTuple):
     """An element type: our name (numpy's where numpy has it), its size, its number in tensorflow.DataType, 0 for none.
 
     An item is no array of elements: texts, a value of Python, a tensor whose elements are not whole bytes. Its bytes

@@ -7,9 +7,8 @@ remembers a verdict (`state/verdicts.py`) keeps the digest with it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.words import Level
 
@@ -23,8 +22,7 @@ READ_AT: Final[dict[str, str]] = {
 """What a version without errors is known to be, by the level of its verdict."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The result of one verification; `at` in seconds since the epoch."""
 
     level: Level

@@ -86,8 +86,7 @@ class SealedShard:
     chunks: Sequence[Chunk]
 
 
-@dataclass(frozen=True, slots=True)
-class Override:
+class Override(NamedTuple):
     """A decision to go on with `--force` although a version did not match its seal: when, who, which command, why."""
 
     when: str
@@ -520,8 +519,7 @@ class CheckpointRef:
     version: int | str
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignEntry:
+class ForeignEntry(NamedTuple):
     """An entry of checkpoint_dir that is not a version, and the version that ElasticDL's scan takes it for."""
 
     name: str
@@ -530,8 +528,7 @@ class ForeignEntry:
     is_file: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """What the system of some versions says itself of the newest one: its path, or why it is none of them."""
 
     system: str

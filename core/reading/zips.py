@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import struct
-import zipfile
 import zlib
 from typing import Final, NamedTuple
 
@@ -62,6 +61,8 @@ def zip_fault(reader: RangeReader, start: int, end: int) -> str:
 
 def check_zip(reader: RangeReader, start: int, end: int) -> ZipCheck:
     """Read each member of a zip in bytes [start, end) of a file, in pieces, up to the first that is damaged."""
+    import zipfile  # it takes 5 ms to import, and few versions have a zip
+
     members = 0
     try:
         is_small = end - start <= _STEP_BYTES  # then one read is enough

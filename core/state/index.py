@@ -13,9 +13,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from edl_ckpt.core.base.errors import EdlCkptError, UnavailableError
 from edl_ckpt.core.base.parallel import SMALL_READS, run_parallel
@@ -43,8 +42,7 @@ _MOST_FILE_BYTES: Final = 16 << 20
 """What one command reads for the index: half a second on a network, beyond the work of the command itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class SealFacts:
+class SealFacts(NamedTuple):
     """What a listing shows of a seal: the fingerprint, and a digest of the names and sizes that it fits."""
 
     fingerprint: str

@@ -28,8 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
 from edl_ckpt.core.base.ids import new_id
@@ -59,8 +58,7 @@ _active: set[str] = set()
 """The claims that locks of this process use now. Another claim of this process could not be removed at its end."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Claims:
+class _Claims(NamedTuple):
     """One listing: how long the holder of each claim has been silent, and the names that belong to a claim."""
 
     silent: Mapping[str, float]

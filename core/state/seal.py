@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from io import BytesIO
 from typing import Any, Final, NoReturn
 
@@ -73,7 +72,7 @@ def seal_bytes(seal: Seal) -> bytes:
         "fingerprint": seal.fingerprint,
         "sealed": seal.sealed,
     }
-    optional = {"origin": seal.origin, "run": seal.run, "history": [asdict(override) for override in seal.history]}
+    optional = {"origin": seal.origin, "run": seal.run, "history": [override._asdict() for override in seal.history]}
     document |= {key: value for key, value in optional.items() if value}
     document["checksum"] = _SUM
     digest = xxhash.xxh3_128(f'{_compact(document)[:-1]},"shards":['.encode("ascii"))

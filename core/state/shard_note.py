@@ -23,7 +23,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UnsupportedError
 from edl_ckpt.core.base.names import name_bytes
@@ -51,8 +51,7 @@ _ENDING_BYTES: Final = len(', "digest": "') + 32 + len('"}\n')
 _NAME = LatePattern(r"(0|[1-9][0-9]{0,17})-of-([1-9][0-9]{0,17})\.([0-9a-f]{16})\.([A-Za-z0-9_-]+)\.json", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class NoteName:
+class NoteName(NamedTuple):
     """The name of a note: the shard, a digest of its run, and the mark of the file that it is about."""
 
     ps_id: int
@@ -241,8 +240,7 @@ def note_names_now(store: Store) -> dict[int, tuple[str, ...]]:
     return {number: tuple(sorted(map(str, note_names(store, number)))) for number in noted_versions(store)}
 
 
-@dataclass(frozen=True, slots=True)
-class NotedShards:
+class NotedShards(NamedTuple):
     """The notes that fit the shards of a version, by ps_id, and the seal that it had before a shard was replaced."""
 
     notes: Mapping[int, NoteName]

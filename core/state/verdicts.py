@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from edl_ckpt.core.base.errors import EdlCkptError, UnavailableError
 from edl_ckpt.core.base.ids import new_id
@@ -42,8 +42,7 @@ _CACHE: Final = ".verdicts"
 """The directory in the user's own one: hidden, so no link in it is followed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remembered:
+class Remembered(NamedTuple):
     """A verdict, the name of its version's directory or prefix, and the identity of the files that were read."""
 
     name: str

@@ -16,8 +16,7 @@ import os
 import stat
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.errors import (
     AuthError,
@@ -51,8 +50,7 @@ _THROTTLED: Final = frozenset({408, 425, 429})
 _MAX_CAUSES: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(NamedTuple):
     """Why something that is there cannot be read now: an error as a value, for listings that go on with the rest."""
 
     kind: type[EdlCkptError]
@@ -210,8 +208,7 @@ _NOT_ALLOWED: Final = frozenset({errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP, er
 """Errors of a change of the owner by a user who may not, or where the file system has no owners."""
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(NamedTuple):
     """Who may do what with a file or directory."""
 
     uid: int

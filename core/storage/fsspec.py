@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any, Final
 
 from edl_ckpt.core.base.errors import (
@@ -139,7 +138,7 @@ class FsspecStore(ObjectStore):
         faults = {name: info[_FAULT] for name, info in found if _FAULT in info}
         rows = ((n, int(i.get("size") or 0), _modified(i), _is_dir(i), "") for n, i in facts if i is not None)
         entries = flat_listing(self, rows, inside)
-        return [replace(e, fault=faults[e.relative]) if e.relative in faults else e for e in entries]
+        return [e._replace(fault=faults[e.relative]) if e.relative in faults else e for e in entries]
 
     def _info(self, relative: str) -> Mapping[str, Any] | None:
         """Return what is known of a file; None when there is no such file."""

@@ -56,8 +56,7 @@ class Properties:
         return requests if self.round_trips else 1
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One file or directory in a listing; `relative` is its path below the location.
 
     `modified` is in seconds since the epoch, 0.0 where the store does not say. With a `fault`, it is there and cannot
@@ -88,8 +87,7 @@ class Entry:
         return self.relative.rpartition("/")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(NamedTuple):
     """The names right in a directory, each with whether it may be a directory; perhaps only the first of them."""
 
     names: Mapping[str, bool]
@@ -106,8 +104,7 @@ ListedRow = tuple[str, int, float, bool, str]
 """A file, or a directory, of a flat listing: its path below the location, bytes, time, whether a directory, mark."""
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(NamedTuple):
     """What one request lists of everything below a location, in the order of the paths."""
 
     rows: Sequence[ListedRow]
@@ -419,8 +416,7 @@ def lists_marks(store: Store) -> TypeGuard[MarkedStore]:
     return store.properties.marks
 
 
-@dataclass(frozen=True, slots=True)
-class OpenUpload:
+class OpenUpload(NamedTuple):
     """An unfinished object on a store: still being written, or abandoned."""
 
     relative: str
@@ -428,8 +424,7 @@ class OpenUpload:
     age_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectStat:
+class ObjectStat(NamedTuple):
     """The state of a file: size, ETag, age by the store's clock, and what identifies its writing, if anything.
 
     `modified` is when it was last written, in seconds since the epoch, as a listing shows it.

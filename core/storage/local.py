@@ -7,7 +7,6 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from threading import get_ident
 from typing import IO, Final
 
@@ -193,7 +192,7 @@ class LocalStore:
             # Another process may just be exchanging it for another one.
             if attempts > 1 and isinstance(error, NotFoundError | LockedError):
                 return self._list_inside(entry, inside, attempts - 1)
-            return [replace(entry, fault=Fault.of(error, entry.path))]
+            return [entry._replace(fault=Fault.of(error, entry.path))]
 
     def _scan(self, relative: str) -> list[Entry]:
         path = self.path(relative) if relative else self.root
@@ -215,7 +214,7 @@ class LocalStore:
                     if not (isinstance(error, FileNotFoundError) and is_gone(item.path)):
                         fault = Fault.of(error, item.path)
                         if fault.kind is NotFoundError and isinstance(error, FileNotFoundError):
-                            fault = replace(fault, message="the symbolic link leads nowhere")
+                            fault = fault._replace(message="the symbolic link leads nowhere")
                         entries.append(Entry(prefix + item.name, item.path, False, 0, 0.0, fault, linked))
                     continue
                 is_dir = stat.S_ISDIR(info.st_mode)

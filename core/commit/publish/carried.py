@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.storage.beneath import Directory, close_read
@@ -83,8 +83,8 @@ class Carrying:
         if self.in_place:
             return access
         made = os.fstat(new)
-        return replace(
-            access, uid=made.st_uid, gid=made.st_gid, mode=access.mode & _PERMISSIONS, acl=None, default_acl=None
+        return access._replace(
+            uid=made.st_uid, gid=made.st_gid, mode=access.mode & _PERMISSIONS, acl=None, default_acl=None
         )
 
     def _settle(self, top: Directory, path: str, folder: Directory, name: str) -> set[str]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.patterns import LatePattern
@@ -34,8 +33,7 @@ _REPEATED: Final = frozenset({"all_model_checkpoint_paths", "all_model_checkpoin
 _ANY_SLASH: Final = LatePattern(r"[\\/]")
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointState:
+class CheckpointState(NamedTuple):
     """What the file says: paths as they are in it, absolute or relative to the directory of the file."""
 
     newest: str

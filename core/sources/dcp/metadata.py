@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.sources.dcp.pickles import INDEX_NAMES, fields, kind_of, load, pairs
@@ -15,8 +15,7 @@ from edl_ckpt.core.storage.interface import RangeReader
 VARIABLES_MARK: Final = "edl_ckpt_variables"
 
 
-@dataclass(frozen=True, slots=True)
-class SavedBox:
+class SavedBox(NamedTuple):
     """A box of a tensor: the first element and the number of elements in each dimension."""
 
     offsets: tuple[int, ...]

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Final
 
 from edl_ckpt.core.base.errors import (
@@ -416,7 +415,7 @@ class S3Store(ObjectStore):
         """Yield the uploads below the location that are neither completed nor aborted, if the service lists them."""
         with suppress(UnsupportedError):
             for upload in self._top.uploads():
-                yield replace(upload, relative=upload.relative.removeprefix(self._prefix))
+                yield upload._replace(relative=upload.relative.removeprefix(self._prefix))
 
     def abort_upload(self, relative: str, upload_id: str) -> bool:
         """Abort an upload and discard its parts; a missing one is no error. False where the service cannot."""
