@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
+from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.catalog.contents import Contents
@@ -220,7 +220,7 @@ class Settled:
             self.kept.append(f"{copy} resumes when the same copy is run again")
         return stays
 
-    def leave(self, error: RefusedError) -> None:
+    def leave(self, error: EdlCkptError) -> None:
         """Note what cannot be settled, and what a person can do about it."""
         self.left.append(f"{error}; {error.hint}" if error.hint else str(error))
 

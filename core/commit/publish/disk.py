@@ -18,7 +18,14 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final, Self
 
-from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, RefusedError, UnsupportedError
+from edl_ckpt.core.base.errors import (
+    AuthError,
+    CorruptError,
+    EdlCkptError,
+    NotFoundError,
+    RefusedError,
+    UnsupportedError,
+)
 from edl_ckpt.core.base.ids import kernel_id
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.progress import Reporter
@@ -474,7 +481,7 @@ def _old_name(directory: str) -> str:
 def _put_away(root: Directory, stage: Directory, journal: Journal) -> None:
     """Remove a replaced version, or put it into the trash under its own name; of a link, only the link goes."""
     old, gone = _old_name(journal.directory), f"gone-{journal.directory}"
-    _remove_all(stage, gone)  # of a process that was killed while it removed it
+    _remove_replaced(stage, gone)  # of a process that was killed while it removed it
     found = stage.stat(old)
     if found is None:
         return
@@ -484,17 +491,24 @@ def _put_away(root: Directory, stage: Directory, journal: Journal) -> None:
             keep = not set(journal.old).issuperset(inside.names()) or _has_changed(inside, journal)
     if not keep:
         stage.rename(old, stage, gone)
-        _remove_all(stage, gone)
+        _remove_replaced(stage, gone)
         return
     _to_trash(root, stage, journal, old, os.path.basename(stage.path), _OLD_SEAL)
 
 
-def _remove_all(stage: Directory, name: str) -> None:
-    """Remove something of a staging directory; raise the error of the first file that cannot be removed."""
+def _remove_replaced(stage: Directory, gone: str) -> None:
+    """Remove a version that was replaced; raise the error of the first file that cannot be removed.
+
+    Where permissions forbid it, the commit has nothing left to do but that, so its journal goes: the location works on,
+    and each command that takes the lock tries to remove the rest.
+    """
     problems: list[EdlCkptError] = []
-    stage.remove(name, problems.append)
-    if problems:
-        raise problems[0]
+    stage.remove(gone, problems.append)
+    if not problems:
+        return
+    if all(isinstance(problem, AuthError) for problem in problems):
+        stage.unlink(JOURNAL)
+    raise problems[0]
 
 
 def _has_changed(old: Directory, journal: Journal) -> bool:

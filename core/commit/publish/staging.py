@@ -139,15 +139,22 @@ class StageLock:
             close_read(fd)
 
 
-def remove_stage(root: Directory, place: Directory) -> None:
-    """Remove a staging directory, its owner's file last, and the directories above it that are empty then."""
-    with suppress(EdlCkptError):
+def remove_stage(root: Directory, place: Directory) -> EdlCkptError | None:
+    """Remove a staging directory, its owner's file last, and the directories above it that are empty then.
+
+    Returns why the first of its files that cannot be removed stays; None where nothing stays.
+    """
+    problems: list[EdlCkptError] = []
+    try:
         for name in place.names():
             if name != OWNER_FILE:
-                place.remove(name)
+                place.remove(name, problems.append)
         if place.names() == [OWNER_FILE]:
             place.unlink(OWNER_FILE)
+    except EdlCkptError as error:
+        problems.append(error)
     remove_empty(root, os.path.basename(place.path))
+    return problems[0] if problems else None
 
 
 def remove_empty(root: Directory, stage: str) -> None:

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from typing import Final
 
-from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
+from edl_ckpt.core.base.errors import AuthError, EdlCkptError, RefusedError
 from edl_ckpt.core.catalog.files import check_is_no_file
 from edl_ckpt.core.commit.deletion.records import RECORD, damaged_records
 from edl_ckpt.core.commit.deletion.trash import Trash
@@ -138,17 +138,25 @@ class DiskRepair:
             return
         if journal is not None and settled.keeps(journal):
             return
+        done: list[str] = []
         if journal is None:
-            settled.done.append(f"removed the abandoned staging directory {name}")
+            done = [f"removed the abandoned staging directory {name}"]
         elif journal.source:
-            settled.done.append(discarded_copy(journal.key))
+            done = [discarded_copy(journal.key)]
         else:
             try:
-                settled.done += filter(None, [settle_stage(self._root, stage)])
+                done = list(filter(None, [settle_stage(self._root, stage)]))
             except RefusedError as error:
                 settled.leave(error)
                 return
-        remove_stage(self._root, stage)
+            except AuthError:
+                if stage.stat(JOURNAL) is not None:
+                    raise
+        stays = remove_stage(self._root, stage)
+        if stays is None:
+            settled.done += done
+        else:
+            settled.leave(stays)
 
 
 def _has_journal(root: str, stage: str) -> bool:

@@ -123,3 +123,26 @@ def test_immutable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         subprocess.run(["chattr", "-i", run / "version-1"], check=True)
     inside(capsys, "prune", run, "--keep", "1")
     assert numbers(run) == [3]
+
+
+@pytest.mark.root
+def test_an_immutable_file_in_a_replaced_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file of a replaced version that cannot be removed stays in staging; the location works on, and says so."""
+    run = tmp_path / "run"
+    save_small(run, 1, 2)
+    file = min((run / "version-2").iterdir())
+    if shutil.which("chattr") is None or subprocess.run(["chattr", "+i", file], check=False).returncode:
+        pytest.skip("this file system knows no immutable files")
+    try:
+        failed = inside(capsys, "reshard", f"{run}@2", "--ps", "3", code=12)
+        assert "version 2 is in place" in failed["hint"]
+        inside(capsys, "tag", "add", f"{run}@1", "kept")
+        recovered = inside(capsys, "recover", run, code=3)
+        assert file.name in str(recovered["left"])
+        assert not recovered["done"]
+        assert inside(capsys, "verify", f"{run}@2", "--deep")["ok"]
+    finally:
+        moved = next(run.rglob(f"gone-*/{file.name}"))
+        subprocess.run(["chattr", "-i", moved], check=True)
+    assert inside(capsys, "recover", run)["done"]
+    assert elasticdl_rules.leftovers(run) == []
