@@ -14,14 +14,14 @@ from edl_ckpt.cli.options.cluster import Cluster, working
 from edl_ckpt.cli.options.hints import check_no_parent
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped, is_runner, parse_duration
-from edl_ckpt.core.base.errors import IncompleteError, UsageError
+from edl_ckpt.core.base.errors import CorruptError, IncompleteError, UsageError
 from edl_ckpt.core.base.words import Level, command
 from edl_ckpt.core.model.versions import State
 
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.verify.check import VerifyRun
-    from edl_ckpt.core.operations.verify.findings import ValueSample
+    from edl_ckpt.core.operations.verify.findings import ValueSample, VerifyResult
     from edl_ckpt.core.operations.verify.newest import NewestGood
     from edl_ckpt.core.storage.location import Location
 
@@ -51,6 +51,10 @@ def verify_command(
         o.CommandLineOnly(),  # EDL_CKPT_RANKS is the number of what `reshard` and others write
     ] = None,
     like: Annotated[str | None, o.option("REF", "Expect all tables and variables of this version.")] = None,
+    against: Annotated[str | None, o.option("FILE", "Expect the digests in FILE, of a job. Like --deep.")] = None,
+    digests: Annotated[
+        str | None, o.option("FILE", "Write the digest of each name to FILE. Like --deep."), o.CommandLineOnly()
+    ] = None,
     seal: Annotated[bool, o.flag("Like --deep, and record checksums for later runs.", "--seal")] = False,
     force: Annotated[bool, o.flag("With --seal: replace an existing seal.", "--force")] = False,
     junit: Annotated[str | None, o.option("FILE", "Write a JUnit report to FILE, for CI.")] = None,
@@ -78,12 +82,14 @@ def verify_command(
 
     if quick and (deep or seal or ids):
         raise UsageError(f"--quick cannot be used with {'--ids' if ids else '--deep or --seal'}")
+    _check_digests(against or digests, quick=quick, seal=seal, several=every or newest)
+    deep = deep or bool(against or digests)
     part = _sampled(sample, seed, clashes=quick or deep or seal)
     eye = _loader(loader, world_size, clashes=seal)
     if force and not seal:
         raise UsageError("--force can only be used with --seal")
     formats.check_prometheus(out, prometheus=prometheus)
-    for path in filter(None, (junit, summary, ids)):  # before hours of reading
+    for path in filter(None, (junit, summary, ids, digests)):  # before hours of reading
         check_target(path)
     _check_clashes(newest=newest, every=every, seal=seal, csv=out.csv, like=like)
     location, versions, latest = _versions(out, ref, every=every or newest, grace_seconds=parse_duration(grace))
@@ -105,6 +111,7 @@ def verify_command(
                 may_be_writing=every,
                 take_ids=taking,
                 like=form,
+                against=against,
                 take=take,
                 **work,
                 **locking,
@@ -115,7 +122,7 @@ def verify_command(
             run = found.run
         else:
             run = verified(versions)
-    _write_reports(out, run, junit, summary, strict=strict, prometheus=prometheus)
+    _write_reports(out, run, junit, summary, digests, strict=strict, prometheus=prometheus)
     if newest:
         _end_newest(out, location, found, prometheus=prometheus)
         return
@@ -131,6 +138,23 @@ def verify_command(
     if not versions:
         out.say(f"{escaped(location.url)}: no checkpoint, so nothing was verified")
     _end(out, run, strict=strict, every=every)
+
+
+def _check_digests(file: str | None, *, quick: bool, seal: bool, several: bool) -> None:
+    """Raise UsageError for options that do not go with digests."""
+    clashes = ((quick, "--quick"), (seal, "--seal"), (several, "--all or --newest"))
+    for clash, other in clashes:
+        if file and clash:
+            raise UsageError(f"--against and --digests cannot be used with {other}")
+
+
+def _save_digests(file: str, result: VerifyResult) -> None:
+    """Write the digests of a version; CorruptError where damage leaves it without a fingerprint."""
+    from edl_ckpt.core.proof.digests import save_digests
+
+    if result.content is None:
+        raise CorruptError("it is damaged or not whole, so it has no digests", path=result.ref)
+    save_digests(file, result.content)
 
 
 def _level(*, quick: bool, deep: bool) -> Level:
@@ -169,7 +193,14 @@ def _loader(name: str | None, world_size: int | None, *, clashes: bool) -> tuple
 
 
 def _write_reports(
-    out: Output, run: VerifyRun, junit: str | None, summary: str | None, *, strict: bool, prometheus: bool
+    out: Output,
+    run: VerifyRun,
+    junit: str | None,
+    summary: str | None,
+    digests: str | None,
+    *,
+    strict: bool,
+    prometheus: bool,
 ) -> None:
     """Write what verify says to other programs, also of a run that could verify no version."""
     from edl_ckpt.cli.render import prometheus as render_prometheus
@@ -183,6 +214,8 @@ def _write_reports(
         out.write(render_prometheus.of_results(run.results, run.failed, strict=strict))
     for line in render.finding_lines(run.results) if is_runner() else ():
         out.annotate(line)
+    if digests and run.results:
+        _save_digests(digests, run.results[0])
 
 
 def _end(out: Output, run: VerifyRun, *, strict: bool, every: bool) -> None:

@@ -123,6 +123,7 @@ def _result(result: VerifyResult) -> dict[str, Any]:
         + " sample" * bool(result.sample)
         + " loader" * bool(result.loader)
         + " like" * bool(result.like)
+        + " against" * bool(result.against)
     )
     ok = result.ok if result.is_whole else None
     return picked(result, keys, ok=ok, state=result.shown_state, suspect=list(result.doubts))
@@ -145,6 +146,11 @@ def human(results: Sequence[VerifyResult], *, every: bool = True, fallback: Fall
             for table in view.tables:
                 restored = f"{table.restored:,} of {table.rows:,} rows of {text.escaped(table.name)} restored"
                 yield f"  {view.system}, {text.count(view.world_size, 'rank')}: {restored}"
+        if against := result.against:
+            names = f"{text.count(against.names, 'name')} in {text.escaped(against.path)}"
+            equal = f"{against.equal:,} of {names} {'is' if against.equal == 1 else 'are'} equal"
+            rest = f"; {text.count(against.others, 'other name')} here compared with nothing" if against.others else ""
+            yield styled(f"  {equal}{rest}")
         if result.fingerprint:
             yield styled(f"  fingerprint {result.fingerprint}")
     if results:

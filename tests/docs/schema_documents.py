@@ -159,7 +159,7 @@ SUMMARY: Final[Mapping[str, Schema]] = {
 }
 RESULT_KEYS: Final = (
     "ref ok? state suspect* path level findings* fingerprint? bytes_read sealed shards shards_read ids_read checks*"
-    " checksums uncompared* unread_files* (sample) (loader) (like) (newer*) (fallback?)"
+    " checksums uncompared* unread_files* (sample) (loader) (like) (against) (newer*) (fallback?)"
 )
 FALLBACK: Final = record("ref path level why command")
 RESULT: Final[Mapping[str, Schema]] = {
@@ -170,6 +170,14 @@ RESULT: Final[Mapping[str, Schema]] = {
     "checks": record("name seconds", name=FINDING["properties"]["check"]),
     "checksums": COUNT,
     "like": TEXT,
+    "against": record(
+        "path names equal differing* missing* others",
+        names=COUNT,
+        equal=COUNT,
+        differing=TEXT,
+        missing=TEXT,
+        others=COUNT,
+    ),
     "uncompared": TEXT,
     "unread_files": TEXT,
     "sample": record("percent seed", percent=NUMBER, seed=COUNT),

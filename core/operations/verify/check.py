@@ -43,6 +43,7 @@ from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.model.versions import CheckpointRef, Seal, State, Version, differing_sizes
+from edl_ckpt.core.operations.verify.against import check_against
 from edl_ckpt.core.operations.verify.companions import check_companions
 from edl_ckpt.core.operations.verify.findings import HINTS, LEVELS, UNREAD, Finding, Report, ValueSample, VerifyResult
 from edl_ckpt.core.operations.verify.headers import check_headers, check_names, open_readable_shards
@@ -52,7 +53,8 @@ from edl_ckpt.core.operations.verify.loaders import look_with
 from edl_ckpt.core.operations.verify.memory import Memory, is_settled
 from edl_ckpt.core.operations.verify.other_files import NOTHING_ELSE, check_others
 from edl_ckpt.core.operations.verify.stored_sums import check_sample, check_stored_sums, report_chunks
-from edl_ckpt.core.proof.fingerprint import agrees
+from edl_ckpt.core.proof.digests import Digests, read_digests
+from edl_ckpt.core.proof.fingerprint import Fingerprint, agrees
 from edl_ckpt.core.proof.sealing import ChunkSums, Mismatch, comparable, make_seal, rereads_correctly
 from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.reading.reader import Checkpoint, check_not_replaced, open_checkpoint, openings
@@ -233,6 +235,7 @@ def verify_version(
     loader: tuple[str, int | None] | None = None,
     take_ids: TakeIds | None = None,
     like: VersionLike | Form | None = None,
+    against: str | Digests | None = None,
     remember: bool = True,
     executor: ExecutorLike | None = None,
     workers: int | None = None,
@@ -245,10 +248,11 @@ def verify_version(
     crash. A `sample` reads a random part of the values at the level `default`, and compares it with the checksums that
     there are. What was found is remembered for `list`, `prune` and others (`state/verdicts.py`), unless `remember` is
     False. With a `loader`, its name and a number of ranks or None, the result says what that loader would do with the
-    files. With `like`, another version, all its tables and variables must be there in the same form. `take_ids` gets
-    the ids of all rows in findings. With a `distributed.Client` as `executor`, its workers read the ids and values.
-    When a job changes a shard meanwhile, the version is verified again. Raises UsageError for another level,
-    LockedError when a shard keeps changing, and the errors of storage; a damaged checkpoint raises nothing.
+    files. With `like`, another version, all its tables and variables must be there in the same form. With
+    `against`, digests or a file of them, all its names must be there with the same content; the level is `deep` then.
+    `take_ids` gets the ids of all rows in findings. With a `distributed.Client` as `executor`, its workers read the ids
+    and values. When a job changes a shard meanwhile, the version is verified again. Raises UsageError for another
+    level, LockedError when a shard keeps changing, and the errors of storage; a damaged checkpoint raises nothing.
 
     >>> result = verify_version("run@200", level="deep")
     >>> result.ok, [finding.code for finding in result.findings]
@@ -256,7 +260,8 @@ def verify_version(
     """
     version = as_version(version)
     form = like if isinstance(like, Form) or like is None else form_of(like)
-    scope = Scope(level, use_seal, beside, sample, loader, take_ids, form)
+    digests = read_digests(against) if isinstance(against, str) else against
+    scope = Scope(level, use_seal, beside, sample, loader, take_ids, form, digests)
     result = verify_indexed(
         version,
         verify_job(
@@ -301,12 +306,15 @@ class Scope(NamedTuple):
     loader: tuple[str, int | None] | None = None
     take_ids: TakeIds | None = None
     like: Form | None = None
+    against: Digests | None = None
 
 
 def verify_indexed(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tuple[ShardIndex, ...]]:
     """Verify a version, and return the indexes of the shards whose headers could be read with the findings."""
     if scope.level not in LEVELS:
         raise UsageError(f"no level {scope.level!r}; expected {', '.join(LEVELS)}")
+    if scope.against is not None and scope.level != "deep":
+        raise UsageError("digests are compared at the level deep")
     if version.replaced_by:
         raise being_replaced(version.ref, version.replaced_by)
     for attempt in range(ATTEMPTS):
@@ -343,7 +351,7 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
         report.take(awaited(names))
         seal, found = awaited(sealed)
         report.take(found)
-        fingerprint, sound, compared, beside = None, True, 0, NOTHING_ELSE
+        fingerprint, sound, compared, beside, against = None, True, 0, NOTHING_ELSE, None
         if level != "quick":
             content = ContentCheck(checkpoint, report, job, values=level == "deep")
             stack.callback(content.close)
@@ -354,11 +362,9 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
                 contradicted = source_of(version).blocking(version, checkpoint.shards)
                 certain = whole and not contradicted and version.state is not State.MIXED
                 fingerprint = _check_all(content, seal, readers, certain=certain)
-                if seal is not None and fingerprint is not None and not agrees(seal.fingerprint, fingerprint):
-                    message = f"the fingerprint was {seal.fingerprint} when the version was sealed"
-                    with report.checking("seal"):
-                        report.add("fingerprint-mismatch", message, path=version.path)
+                _check_sealed(seal, fingerprint, version, report)
                 with report.checking("values"):
+                    against = check_against(version, fingerprint, scope.against, report)
                     beside = check_others(checkpoint, seal, report)
                     compared = check_stored_sums(checkpoint, report, job) + beside.compared
             elif sample is not None:
@@ -379,7 +385,7 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
         version.ref,
         level,
         findings,
-        fingerprint,
+        fingerprint.text if fingerprint else None,
         bytes_read,
         sealed=seal is not None,
         shards=version.ps_num or len(version.shards),
@@ -392,6 +398,8 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
         unread_files=beside.unread,
         loader=view,
         like=scope.like.ref if scope.like else "",
+        against=against,
+        content=fingerprint,
         state=version.state,
         doubts=version.doubts,
         modified=version.modified,
@@ -399,6 +407,14 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
         files="" if seal is None and found.findings else _read_files(version, checkpoint, begun),
         begun=begun,
     ), checkpoint.shards
+
+
+def _check_sealed(seal: Seal | None, found: Fingerprint | None, version: Version, report: Report) -> None:
+    """Report content that has another fingerprint than its seal says."""
+    if seal is not None and found is not None and not agrees(seal.fingerprint, found.text):
+        with report.checking("seal"):
+            was = f"the fingerprint was {seal.fingerprint} when the version was sealed"
+            report.add("fingerprint-mismatch", was, path=version.path)
 
 
 def _read_files(version: Version, checkpoint: Checkpoint, begun: float) -> str:
@@ -429,7 +445,7 @@ def _ids_of_all(checkpoint: Checkpoint, findings: Iterable[Finding]) -> Iterator
 
 def _check_all(
     content: ContentCheck, seal: Seal | None, readers: Mapping[str, RangeReader], *, certain: bool
-) -> str | None:
+) -> Fingerprint | None:
     """Check every value, and in the same pass every byte against the seal; return the fingerprint of certain content.
 
     A read that was damaged on its way has other values, too: then they are read again.
@@ -468,6 +484,7 @@ def verify_versions(
     may_be_writing: bool = False,
     take_ids: TakeIds | None = None,
     like: VersionLike | None = None,
+    against: str | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     take: Callable[[VerifyResult | tuple[str, EdlCkptError]], None] = lambda _: None,
     executor: ExecutorLike | None = None,
@@ -484,11 +501,19 @@ def verify_versions(
     failed: list[tuple[str, EdlCkptError]] = []
     seen: set[Location] = set()
     form = None if like is None else form_of(like)
+    digests = None if against is None else read_digests(against)
     verify = (
         partial(verify_and_seal, wait_seconds=wait_seconds, take_ids=take_ids, remember=False)
         if seal
         else partial(
-            verify_version, level=level, sample=sample, loader=loader, take_ids=take_ids, like=form, remember=False
+            verify_version,
+            level=level,
+            sample=sample,
+            loader=loader,
+            take_ids=take_ids,
+            like=form,
+            against=digests,
+            remember=False,
         )
     )
     versions = several(versions, "versions")

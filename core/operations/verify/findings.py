@@ -6,11 +6,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.notebook import card, table
 from edl_ckpt.core.base.words import Level, counted, describe, escaped
 from edl_ckpt.core.model.versions import DAMAGED, SUSPECT, ShardFile, State, shown_state
+
+if TYPE_CHECKING:  # which needs numpy
+    from edl_ckpt.core.proof.fingerprint import Fingerprint
 
 UNFINISHED: Final = frozenset({State.WRITING.value, State.INCOMPLETE.value})
 """The words for a version that is no whole, or not yet: it is neither ok nor damaged, and its verdict is this word."""
@@ -90,6 +93,21 @@ class LoaderView:
 
 
 @dataclass(frozen=True, slots=True)
+class Against:
+    """How a version compares with a file of digests; `names` are all that the file has."""
+
+    path: str
+    names: int
+    equal: int
+    """Names whose content is the same."""
+    differing: tuple[str, ...]
+    missing: tuple[str, ...]
+    """Names that the version lacks, or whose digest could not be computed."""
+    others: int
+    """Names of the version that the file does not have: these were compared with nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyResult:
     """The findings of verify; `fingerprint` only when every value was read and every shard is whole."""
 
@@ -120,6 +138,10 @@ class VerifyResult:
     """What a system's own loader would do with the files, where that was asked for."""
     like: str = ""
     """The version whose tables and variables had to be there too; '' for none."""
+    against: Against | None = None
+    """How it compares with a file of digests, where that was asked for."""
+    content: Fingerprint | None = field(default=None, repr=False, compare=False)
+    """The fingerprint with the digest of each name."""
     state: State = State.COMPLETE
     """The state of the version as it was listed."""
     doubts: tuple[str, ...] = ()
@@ -162,7 +184,11 @@ class VerifyResult:
     @property
     def own_errors(self) -> list[Finding]:
         """Return the errors in the version itself, whatever a loader or a comparison with another one says."""
-        return [f for f in self.findings if f.severity == "error" and not f.code.startswith(("loader-", "like-"))]
+        return [
+            f
+            for f in self.findings
+            if f.severity == "error" and not f.code.startswith(("loader-", "like-", "against-"))
+        ]
 
     @property
     def verdict(self) -> str:
@@ -209,6 +235,7 @@ _OTHER_RANKS: Final = (
     "`--ranks` shows what other numbers of ranks would load; `edl-ckpt reshard --ranks N` writes the files anew"
 )
 _LIKE: Final = "if the model was changed on purpose, compare with a version of the new model"
+_DIGESTS: Final = "the files are not the state that the digests were taken of: it is another step, or damage since"
 _REWRITTEN: Final = "the bytes changed after the seal; if a job rewrote the version: edl-ckpt verify --seal --force"
 UNREAD: Final = "unsupported-item"
 """The code of tensors that are not read."""
@@ -240,6 +267,8 @@ HINTS: Final = {
     "like-dim": _LIKE,
     "like-shape": _LIKE,
     "like-dtype": _LIKE,
+    "against-differs": _DIGESTS,
+    "against-missing": _DIGESTS,
     "loader-drops": _OTHER_RANKS,
     "loader-misroutes": _OTHER_RANKS,
     "loader-twice": "remove the files of the other save; its rows may replace those of this one",

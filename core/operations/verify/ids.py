@@ -37,7 +37,7 @@ from edl_ckpt.core.proof.duplicates import (
     reads_of,
     search_units,
 )
-from edl_ckpt.core.proof.fingerprint import fingerprint_of, value_bytes
+from edl_ckpt.core.proof.fingerprint import Fingerprint, fingerprint_of, value_bytes
 from edl_ckpt.core.proof.sealing import ChunkSums
 from edl_ckpt.core.proof.values import HUGE_EXPONENT, Bundles, ValueOptions, odd_rows, read_values
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece, check_row_count, id_blocks
@@ -309,7 +309,9 @@ class ContentCheck:
             return _ALONE
         return Bundles.of(self.checkpoint, self.job, _OPTIONS)
 
-    def check_values(self, *, certain: bool, sums: ChunkSums | None = None, small: Bundles = _ALONE) -> str | None:
+    def check_values(
+        self, *, certain: bool, sums: ChunkSums | None = None, small: Bundles = _ALONE
+    ) -> Fingerprint | None:
         """Read every value: find NaN, infinite and huge ones, and return the fingerprint when the content is `certain`.
 
         All bytes that are read are added to `sums`; `small` is what `small_parts` returned. A second call stands for
@@ -332,7 +334,7 @@ class ContentCheck:
         if not certain or not self.sound:
             return None
         try:
-            return fingerprint_of(checkpoint, found.sketch).text
+            return fingerprint_of(checkpoint, found.sketch)
         except (KeyError, EdlCkptError):
             return None
 
