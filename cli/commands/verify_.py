@@ -52,9 +52,7 @@ def verify_command(
     ] = None,
     like: Annotated[str | None, o.option("REF", "Expect all tables and variables of this version.")] = None,
     against: Annotated[str | None, o.option("FILE", "Expect the digests in FILE, of a job. Like --deep.")] = None,
-    digests: Annotated[
-        str | None, o.option("FILE", "Write the digest of each name to FILE. Like --deep."), o.CommandLineOnly()
-    ] = None,
+    digests: Annotated[str | None, o.option("FILE", "Write the digest of each name to FILE. Like --deep.")] = None,
     seal: Annotated[bool, o.flag("Like --deep, and record checksums for later runs.", "--seal")] = False,
     force: Annotated[bool, o.flag("With --seal: replace an existing seal.", "--force")] = False,
     junit: Annotated[str | None, o.option("FILE", "Write a JUnit report to FILE, for CI.")] = None,

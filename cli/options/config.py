@@ -41,9 +41,9 @@ COMMAND_LINE_ONLY: Final = frozenset({
     "allow-empty-rule", "apply", "delete", "drop-copies", "drop-tag", "even-newest", "exec", "experiment", "force",
     "ignore-seal", "incomplete", "purge", "shell", "yes",
     # These choose or change what comes out.
-    "against", "also", "best", "cast", "dense-rows", "drop", "drop-companions", "drop-rows", "dtype", "fill", "format",
-    "from", "id", "id-column", "ignore-pointers", "ids-file", "key", "like", "limit", "loader", "map", "map-template",
-    "max-shard-size", "mix", "newest", "order", "partial", "quantize", "remap", "rename", "resize",
+    "against", "also", "best", "cast", "dense-rows", "digests", "drop", "drop-companions", "drop-rows", "dtype", "fill",
+    "format", "from", "id", "id-column", "ignore-pointers", "ids-file", "key", "like", "limit", "loader", "map",
+    "map-template", "max-shard-size", "mix", "newest", "order", "partial", "quantize", "remap", "rename", "resize",
     "sample", "seed", "shard", "since", "slice", "strip-after", "system", "table", "tag", "tolerance",
     "variable", "vector-column", "verified", "with-foreign",
 })  # fmt: skip
