@@ -44,7 +44,8 @@ _HOMES: Final = {
     "sources.elasticdl.initial_rows": "initial_rows",
     "model.tables": "ShardIndex DenseEntry TableEntry",
     "model.versions": "CheckpointRef Listing State Version",
-    "sources.systems": "System systems kinds_of shards_of title_of",
+    "model.systems": "System",
+    "sources.systems": "systems kinds_of shards_of title_of",
     "sources.elasticdl.placement": "row_owners variable_owner",
     "operations.annotate": (
         "add_tag remove_metadata remove_metrics remove_tag set_metadata set_metrics set_modes set_note"

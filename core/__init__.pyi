@@ -41,6 +41,7 @@ from edl_ckpt.core.commit.repair.recovery import location_lock as location_lock
 from edl_ckpt.core.commit.repair.recovery import recover as recover
 from edl_ckpt.core.converting.changes import Changes as Changes
 from edl_ckpt.core.converting.changes import LeftOut as LeftOut
+from edl_ckpt.core.model.systems import System as System
 from edl_ckpt.core.model.tables import DenseEntry as DenseEntry
 from edl_ckpt.core.model.tables import ShardIndex as ShardIndex
 from edl_ckpt.core.model.tables import TableEntry as TableEntry
@@ -173,7 +174,6 @@ from edl_ckpt.core.reading.table import TensorRows as TensorRows
 from edl_ckpt.core.sources.elasticdl.initial_rows import initial_rows as initial_rows
 from edl_ckpt.core.sources.elasticdl.placement import row_owners as row_owners
 from edl_ckpt.core.sources.elasticdl.placement import variable_owner as variable_owner
-from edl_ckpt.core.sources.systems import System as System
 from edl_ckpt.core.sources.systems import kinds_of as kinds_of
 from edl_ckpt.core.sources.systems import shards_of as shards_of
 from edl_ckpt.core.sources.systems import systems as systems

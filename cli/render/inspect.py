@@ -12,7 +12,7 @@ from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import Several, as_dict
 from edl_ckpt.cli.terminal.tables import Cell, Column, Histogram, Lines, beside, head, styled
 from edl_ckpt.core.base import words
-from edl_ckpt.core.sources.systems import ELASTICDL, shards_of, title_of
+from edl_ckpt.core.sources.systems import shards_of, system_named, title_of
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.statistics import TensorStats
@@ -101,7 +101,7 @@ def human(summary: CheckpointSummary, stats: Sequence[TensorStats] = (), *, ever
 def about(summary: CheckpointSummary) -> str:
     """Return what the headers of a version say, in a line."""
     kind = title_of(summary.system)
-    if summary.system == ELASTICDL:
+    if system_named(summary.system).names_layouts:
         kind = f"{summary.layout} layout"
         if summary.generation != _TODAY:
             kind = f"generation {summary.generation or 'unknown'}, {kind}"

@@ -9,7 +9,7 @@ from edl_ckpt.cli.terminal.documents import Several, picked, rows_of
 from edl_ckpt.cli.terminal.tables import Column, Lines, Table
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.sources.systems import System
+    from edl_ckpt.core.model.systems import System
 
 _SYSTEM_KEYS = "name title reads writes judged_with"
 

@@ -12,6 +12,7 @@ from edl_ckpt.core.base.words import abridged, counted, describe, escaped, shape
 from edl_ckpt.core.model.tables import ShardIndex, ShardSummary, TableEntry, TableInfo
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.reading.names import slots_of, whole_name
+from edl_ckpt.core.sources.systems import system_named
 
 _OPTIMIZERS: Final = ("optim.", "optimizer.", "optimizers.", "optimizer_states.")
 """The names under which jobs of torch save the state of their optimizers begin so."""
@@ -125,7 +126,7 @@ def summarize(version: Version, shards: Sequence[ShardIndex]) -> CheckpointSumma
     entries = sorted(((v, s.file.ps_id) for s in shards for v in s.variables), key=lambda p: (p[0].name, p[1]))
     placed = [(entry, shard) for entry, shard in entries if not entry.is_item]
     tables = _tables(shards)
-    if not version.is_elasticdl:  # other systems keep no initializer
+    if not system_named(version.layout.system).has_initializers:
         tables = tuple(replace(table, initializer="") for table in tables)
     return CheckpointSummary(
         ref=version.ref,

@@ -25,6 +25,8 @@ BUILT_IN: Final[tuple[Source, ...]] = (ALONE, steps)
 alone, may_be_file, completes = steps.alone, steps.may_be_file, steps.completes
 is_within_step, has_format, is_part, is_whole = names.is_within_step, names.has_format, names.is_part, names.is_whole
 is_sign = names.is_sign
+ABOUT: Final = (elasticdl.about, *steps.about)
+"""What each built-in system says of itself."""
 GROUP: Final = "edl_ckpt.sources"
 
 

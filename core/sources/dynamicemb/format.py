@@ -15,6 +15,7 @@ from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.base.patterns import LatePattern
 from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.model.systems import System
 from edl_ckpt.core.sources.steps import raw_tables
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 from edl_ckpt.core.sources.steps.raw_tables import IDS, VALUES, RawColumn, RawName, RawTable, add_tables, claim_tables
@@ -22,7 +23,10 @@ from edl_ckpt.core.sources.steps.raw_tables import IDS, VALUES, RawColumn, RawNa
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.sources.steps.content import Content
 
-system: Final = "dynamicemb"
+about: Final = System(
+    "dynamicemb", "dynamicemb", "rank", writes=True, judged_with=("recsys-examples",), known_by_names=True
+)
+system: Final = about.name
 marks: Final = (".rank_",)
 heads, digest = raw_tables.no_heads, raw_tables.no_digest
 _NUMBER: Final = raw_tables.NUMBER

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.model.layouts import ShardName, VersionName
+from edl_ckpt.core.model.systems import System
 from edl_ckpt.core.model.versions import UNNUMBERED, ShardFile, State, Version
 from edl_ckpt.core.sources.elasticdl import names
 from edl_ckpt.core.sources.interface import FlatListing, OnFault, ReadSmall
@@ -19,7 +20,16 @@ from edl_ckpt.core.storage.interface import Entry, RangeReader
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.model.tables import Problem, ShardIndex
 
-systems: Final = (names.SYSTEM,)
+about: Final = System(
+    names.SYSTEM,
+    "ElasticDL",
+    "PS",
+    writes=True,
+    judged_with=("ElasticDL",),
+    names_layouts=True,
+    has_initializers=True,
+)
+systems: Final = (about.name,)
 alone = names.FREE_FILE
 endings: Final = (".ckpt", ".chkpt")
 shard_named, version_named, version_names = names.shard_named, names.version_named, names.version_names

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
+from edl_ckpt.core.model.systems import System
 from edl_ckpt.core.sources.recognised import recognised_file
 from edl_ckpt.core.sources.safetensors.parts import Part, PartName, beside_wholes, lacking, part_named
 from edl_ckpt.core.sources.safetensors.sets import (
@@ -31,7 +32,8 @@ from edl_ckpt.core.storage.interface import RangeReader
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.sources.steps.content import Content
 
-system: Final = "safetensors"
+about: Final = System("safetensors", "safetensors", writes=True, judged_with=("safetensors", "transformers"))
+system: Final = about.name
 marks: Final = (".safetensors",)
 _OF_RANK: Final = re.compile(r".*_[0-9]{1,6}\.safetensors", re.DOTALL)
 _JOINS: Final = "metadata.pkl"

@@ -2,7 +2,7 @@
 
 `source` finds the directories and the prefixes of steps in a listing, and makes versions of them. It asks each format
 for its part of the files, because a step may have files of several formats. A format is a module, or an object, in a
-folder of its own: the literal table in `registry` is the only other place that knows it.
+folder of its own: the literal table in `formats` is the only other place that knows it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.words import size
 from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.model.systems import System
 from edl_ckpt.core.storage.interface import Entry, RangeReader
 
 if TYPE_CHECKING:  # a listing needs no index
@@ -61,6 +62,10 @@ class Claim:
 
 class Format(Protocol):
     """A format of the files of a step."""
+
+    @property
+    def about(self) -> System:
+        """Return what the system says of itself."""
 
     @property
     def system(self) -> str:

@@ -29,9 +29,8 @@ from edl_ckpt.core.storage.location import Location
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.model.tables import Problem, ShardIndex
 
-_BY_NAMES: Final = frozenset({"tfra", "dynamicemb"})
-"""Formats without headers: no content of a file says that it is one of theirs."""
 _MARKS: Final = tuple(mark for form in FORMATS for mark in form.marks)
+about: Final = tuple(form.about for form in FORMATS)
 systems: Final = tuple(form.system for form in FORMATS)
 looks_into, version_named, may_be_file = names.looks_into, names.version_named, names.may_be_file
 completes = names.completes
@@ -205,7 +204,7 @@ def _claims(steps: Sequence[_FoundStep], read_small: ReadSmall, *, again: bool =
         is_torn = any(claim.lacks for _, claim in parts)
         groups = [group for _, claim in known or parts for group in (claim.common, *claim.shards.values())]
         every_name = [name for group in groups for name in group]
-        is_sure = any(form.system not in _BY_NAMES for form, _ in known)
+        is_sure = any(not form.about.known_by_names for form, _ in known)
         claims.append(_Claimed(known or parts, is_doubtful or bool(step.heads and is_torn), every_name, is_sure))
     return claims
 
@@ -279,7 +278,7 @@ def _version(listing: FlatListing, step: _FoundStep, claimed: _Claimed) -> Versi
 
 def _whole_part(parts: Sequence[tuple[Format, Claim]]) -> str:
     """Return the system whose files say that its part is whole, where all that lacks something is known by names."""
-    known = [(form, claim) for form, claim in parts if form.system not in _BY_NAMES]
+    known = [(form, claim) for form, claim in parts if not form.about.known_by_names]
     return known[0][0].system if known and not any(claim.lacks for _, claim in known) else ""
 
 

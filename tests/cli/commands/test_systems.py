@@ -13,8 +13,9 @@ import pytest
 
 from bundle_files import write_bundle
 from edl_ckpt.core.catalog import glance
+from edl_ckpt.core.model.systems import System
 from edl_ckpt.core.sources.elasticdl.peek import Budget
-from edl_ckpt.core.sources.systems import System, kinds_of, systems
+from edl_ckpt.core.sources.systems import kinds_of, systems
 from places import GOLDEN
 from program import document, edl
 from system_runs import SYSTEMS, bundle_run, settled, step_run

@@ -13,7 +13,7 @@ KNOWING = ("core/sources/", "core/kernel/")
 NAMES = re.compile(r"variables-|-of-|\.c?h?kpt\b|version[-_]\{|model_v")
 """Spellings of ElasticDL's files and directories."""
 REASONS = {
-    "cli/options/common.py": "the endings that an export to a file has",
+    "cli/options/arguments.py": "the endings that an export to a file has",
     "core/converting/destinations/bundle.py": "the data files of a bundle, as TensorFlow numbers them",
     "core/operations/export/formats/checkpoints.py": "the endings of an export as one shard",
     "core/operations/export/cluster/run.py": "parts of a table in a set of safetensors, as Hugging Face names files",
