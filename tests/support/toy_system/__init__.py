@@ -1,0 +1,5 @@
+"""A made-up checkpoint system: tables alone, a file of ids and a file of rows for each rank.
+
+`test_toy_system.py` adds it to a copy of the package, as somebody adds a system: this folder, and a line in each of
+three registries.
+"""
