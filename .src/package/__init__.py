@@ -20,10 +20,10 @@ True
 
 The names here, which are imported when they are first used:
 
-* look: `list_versions`, `open_checkpoint`, `look_up`, `diff_versions`, `verify_version`
+* look: `list_versions`, `latest`, `open_checkpoint`, `look_up`, `diff_versions`, `verify_version`
 * write: `save_checkpoint` with `Table`, `import_arrays`, `reshard_version`, `convert_version`, `export_version`
 * keep: `prune` with `Policy`, `Latest`, `Best`; `add_tag`, `set_metrics`
-* in a job: `CheckpointSaver`
+* in a job: `CheckpointSaver`, `restore`
 * `Location` carries storage options, and every error is an `EdlCkptError`
 
 `edl_ckpt.core` has all other names, `help` of a function its details, and docs/library.md the manual.
@@ -31,8 +31,8 @@ The names here, which are imported when they are first used:
 
 _NAMES = (
     "__version__ Best CheckpointSaver EdlCkptError Latest Location Policy Table add_tag convert_version diff_versions "
-    "export_version import_arrays list_versions look_up open_checkpoint prune reshard_version save_checkpoint "
-    "set_metrics verify_version"
+    "export_version import_arrays latest list_versions look_up open_checkpoint prune reshard_version restore "
+    "save_checkpoint set_metrics verify_version"
 )
 
 

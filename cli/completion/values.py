@@ -57,7 +57,10 @@ class LocalPlace:
         if key is None:
             key = next((key for found in glance.versions(self._path) for key in found), None)
         path = None if key is None else peek.find(self._path, key)
-        return peek.names_in(path or self._path, self._budget, variables=variables)
+        found = peek.names_in(path or self._path, self._budget, variables=variables)
+        if found.tables or found.variables or (path is not None and key is not None):
+            return found
+        return _names_by_engine(self._path, {}, key if key is not None and not version else version)
 
 
 class RemotePlace:
@@ -85,14 +88,7 @@ class RemotePlace:
 
     def names(self, version: str, *, variables: bool) -> Names:  # noqa: ARG002 - headers have both
         """Return the names in the headers of a version."""
-        from edl_ckpt.core.base.progress import SILENT
-        from edl_ckpt.core.catalog.listing import resolve
-        from edl_ckpt.core.model.versions import CheckpointRef
-        from edl_ckpt.core.reading.reader import open_checkpoint
-
-        key = int(version) if version.isascii() and version.isdigit() else version or "latest"
-        with open_checkpoint(resolve(CheckpointRef(self._location(), key), reporter=SILENT)) as checkpoint:
-            return Names(dict.fromkeys(checkpoint.tables), dict.fromkeys(checkpoint))
+        return _names_by_engine(self._url, self._options, version)
 
     def _location(self) -> Location:
         from edl_ckpt.core.storage.location import Location
@@ -103,6 +99,25 @@ class RemotePlace:
         from edl_ckpt.core.catalog.listing import list_versions
 
         return list_versions(self._location())
+
+
+def _names_by_engine(url: str, options: Mapping[str, str], version: int | str) -> Names:
+    """Return the names in the headers of a version of any system, short where they are plain.
+
+    The engine takes longer than a glance, and no longer than a shell waits: then it offers nothing.
+    """
+    from edl_ckpt.core.base.progress import SILENT
+    from edl_ckpt.core.catalog.listing import resolve
+    from edl_ckpt.core.model.versions import CheckpointRef
+    from edl_ckpt.core.reading.names import short_names
+    from edl_ckpt.core.reading.reader import open_checkpoint
+    from edl_ckpt.core.storage.location import Location
+
+    word = str(version)
+    key = int(word) if word.isascii() and word.isdigit() else word or "latest"
+    with open_checkpoint(resolve(CheckpointRef(Location(url, dict(options)), key), reporter=SILENT)) as checkpoint:
+        tables = short_names(checkpoint.table_names, checkpoint.slots)
+        return Names(dict.fromkeys(tables), dict.fromkeys(short_names(list(checkpoint))))
 
 
 def place_of(url: str, options: Iterable[str], budget: Budget) -> LocalPlace | RemotePlace | None:

@@ -10,7 +10,7 @@ from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import Recorded, document_of, picked
 from edl_ckpt.cli.terminal.tables import Cell, Column, Lines, Table, head, styled
 from edl_ckpt.core.base import words
-from edl_ckpt.core.catalog.listing import best_versions, known_mode
+from edl_ckpt.core.catalog.ranking import best_versions, known_mode
 from edl_ckpt.core.model.versions import Listing, Version
 
 if TYPE_CHECKING:

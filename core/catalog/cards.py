@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from edl_ckpt.core.base.notebook import Bytes, card, html_of, table
 from edl_ckpt.core.base.words import counted, size
+from edl_ckpt.core.catalog.ranking import best_versions
 from edl_ckpt.core.model.versions import Listing, Version
 from edl_ckpt.core.sources.systems import kinds_of
 
@@ -32,19 +34,32 @@ def version_card(version: Version) -> str:
     return card("Version", version.ref, facts, [table(("field", "value"), rows, len(rows), "metric")])
 
 
+def _remarks(version: Version, listing: Listing, best: Mapping[str, str]) -> Iterator[str]:
+    """Yield what tells a version of a listing from the others: the latest, the best, sealed, and what is wrong."""
+    if version == listing.newest:
+        yield "latest"
+    if version.path in best:
+        yield f"best {best[version.path]}"
+    if version.fingerprint:
+        yield "sealed"
+    yield from filter(None, (version.why_unreadable or version.why_not_good or version.absent,))
+
+
 @html_of.register(Listing)
 def listing_card(listing: Listing) -> str:
     """Return the versions of a location, the newest first, and its problems."""
     named = dict.fromkeys(name for version in reversed(listing.versions) for name in version.metrics)
     metrics = list(named)[:_METRICS]
+    best = {version.path: name for name, version in best_versions(listing, metrics).items()}
     rows = (
         (
             *(str(v.key), v.shown_state, f"{len(v.shards)} of {v.ps_num}" if v.ps_num else str(len(v.shards))),
             *(Bytes(v.size_bytes), *(v.metrics.get(name) for name in metrics), ", ".join(v.tags)),
+            ", ".join(_remarks(v, listing, best)),
         )
         for v in reversed(listing.versions)
     )
-    columns = ("version", "state", "shards", "size", *metrics, "tags")
+    columns = ("version", "state", "shards", "size", *metrics, "tags", "remarks")
     facts = (counted(len(listing.versions), "version"), size(sum(v.size_bytes for v in listing.versions)))
     problems = ((problem,) for problem in listing.problems)
     tables = (

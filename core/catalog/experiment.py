@@ -23,7 +23,8 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import Mode, counted, describe, escaped, meant
 from edl_ckpt.core.catalog.bounds import MOST_REQUESTS
 from edl_ckpt.core.catalog.files import open_location
-from edl_ckpt.core.catalog.listing import common_modes, list_versions, ranked
+from edl_ckpt.core.catalog.listing import common_modes, list_versions
+from edl_ckpt.core.catalog.ranking import ranked
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS
 from edl_ckpt.core.model.versions import Listing, Version
 from edl_ckpt.core.sources.registry import is_own_name, is_step_name, version_named

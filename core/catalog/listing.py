@@ -6,7 +6,6 @@ versions cost one listing per directory.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections import defaultdict
@@ -31,6 +30,7 @@ from edl_ckpt.core.catalog.evidence import with_doubts
 from edl_ckpt.core.catalog.files import directory_alone, named_step, open_location
 from edl_ckpt.core.catalog.interest import Interest
 from edl_ckpt.core.catalog.one_of_many import one_of_many
+from edl_ckpt.core.catalog.ranking import ranked
 from edl_ckpt.core.catalog.single_file import named_file
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS, Settling
 from edl_ckpt.core.catalog.uuids import read_uuid_metadata, with_uuid
@@ -39,7 +39,7 @@ from edl_ckpt.core.sources.elasticdl.loader import mistaken_for_newer
 from edl_ckpt.core.sources.registry import is_own_name, version_named
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.state.metadata import mode_of, rank, read_document
+from edl_ckpt.core.state.metadata import mode_of, read_document
 from edl_ckpt.core.state.owner import is_abandoned, is_presumed_dead
 from edl_ckpt.core.state.paths import (
     LOCK_FILE,
@@ -443,15 +443,6 @@ def _check_record(listing: Listing) -> None:
         )
 
 
-def ranked(versions: Iterable[Version], metric: str, mode: str) -> list[Version]:
-    """Return the good versions that have a value of a metric, the best first.
-
-    Equal values: the newer version first. NaN and missing values are left out: they never win.
-    """
-    measured = [v for v in versions if v.is_good and not math.isnan(v.metrics.get(metric, math.nan))]
-    return sorted(measured, key=lambda v: (rank(v.metrics[metric], mode), -v.version))
-
-
 def being_replaced(ref: str, owner: str) -> LockedError:
     """Return the error of a reader that has waited in vain for the command that is replacing a version."""
     return LockedError(f"{owner} is replacing it", path=ref, hint="try again when it is done")
@@ -487,20 +478,6 @@ def listed_mode(listing: Listing, metric: str, mode: str | None = None) -> str:
     if mode is None and listing.modes_fault is not None:
         raise listing.modes_fault
     return mode_of(metric, mode, listing.modes)
-
-
-def known_mode(listing: Listing, metric: str) -> str | None:
-    """Return which values of a metric are better, None when that is not known."""
-    with suppress(UsageError):
-        return mode_of(metric, None, listing.modes)
-    return None
-
-
-def best_versions(listing: Listing, metrics: Iterable[str]) -> dict[str, Version]:
-    """Return, by metric, its best version; a metric without a known mode has none."""
-    modes = {name: mode for name in metrics if (mode := known_mode(listing, name))}
-    orders = {name: ranked(listing.versions, name, mode) for name, mode in modes.items()}
-    return {name: order[0] for name, order in orders.items() if order}
 
 
 def common_modes(listings: Iterable[Listing], metric: str | None = None, *, needed: bool = True) -> dict[str, str]:

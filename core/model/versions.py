@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import re
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain, islice, pairwise
@@ -564,6 +564,22 @@ class Listing(Shown):
     """What TensorFlow's file `checkpoint`, or the like of another system, says of the versions."""
     bound: int = 0
     """So many names were looked at, without a version among them, and there are more; 0 where all were looked at."""
+
+    def __iter__(self) -> Iterator[Version]:
+        return iter(self.versions)
+
+    def __len__(self) -> int:
+        return len(self.versions)
+
+    @overload
+    def __getitem__(self, index: int) -> Version: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Version, ...]: ...
+    def __getitem__(self, index: int | slice) -> Version | tuple[Version, ...]:
+        return self.versions[index]
+
+    def __bool__(self) -> bool:
+        return True  # one without versions is a listing, too
 
     @property
     def none_here(self) -> str:

@@ -6,6 +6,8 @@ optimizer's slot of that table, whose own key may have another root.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final, Protocol
@@ -103,6 +105,31 @@ def is_end(name: str, key: str, matches: Callable[[str, str], bool] | None = Non
     """
     ends = ((f"{mark}{form}", f"{mark}{name}") for form in _forms(key) for mark in "./")
     return any(form.endswith(end) if matches is None else matches(form, f"*{end}") for form, end in ends)
+
+
+def short_names(known: Collection[str], slots: Mapping[str, str] | None = None) -> list[str]:
+    """Return names as people type them: the last part of each where no other key ends so, companions behind a colon.
+
+    >>> short_names(["ebc.user.weight", "ebc.item.weight", "a.bias", "b.bias"])
+    ['user', 'item', 'a.bias', 'b.bias']
+    >>> short_names(["ebc.user.weight", "optim.m"], {"ebc.user.weight:m": "optim.m"})
+    ['user', 'user:m']
+    """
+    companions = {key: called for called, key in (slots or {}).items()}
+    every = [companions.get(key, key) for key in known]
+    lasts = [_last_part(name) for name in every]
+    counts = Counter(lasts)
+    return [last if counts[last] == 1 else name for last, name in zip(lasts, every, strict=True)]
+
+
+def _last_part(name: str) -> str:
+    """Return the last part of a name, without what people leave out."""
+    table, colon, slot = name.rpartition(":")
+    if not colon or "/" in slot:
+        table, colon, slot = name, "", ""
+    for ending in LEFT_OUT:
+        table = table.removesuffix(ending)
+    return f"{re.split('[./]', table)[-1]}{colon}{slot}"
 
 
 def _forms(key: str) -> Iterator[str]:

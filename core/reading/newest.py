@@ -39,6 +39,9 @@ def latest(location: LocationLike, *, reporter: Reporter = WARNINGS) -> Version:
     Each version that is passed over is a warning to the reporter: which one, and why. `resolve` of '@latest' goes by
     the listing alone, so it may name a version that a job was still writing when it was killed. Raises NotFoundError
     when there is no version, IncompleteError with all reasons when none can be read, and UnavailableError.
+
+    >>> latest("run").version
+    200
     """
     for attempt in range(_LISTINGS):
         listing = list_versions(location)

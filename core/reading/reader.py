@@ -114,7 +114,17 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         return name in self._variables and not self._variables[str(name)][1].is_item
 
     def __getitem__(self, name: str) -> npt.NDArray[np.generic]:
-        return self.variable(name)
+        """Return a variable, or the vectors of a table by their ids; a name may be an end, as commands take it."""
+        if name in self._variables:
+            return self.variable(name)
+        with suppress(NameNotFoundError):
+            return np.asarray(self.table(name))
+        return self.variable(self.variable_name(name))
+
+    def _ipython_key_completions_(self) -> list[str]:
+        """Return what completes `checkpoint["`: variables, tables, and companions as TABLE:NAME."""
+        names = {whole: name for name, whole in self.slots.items()}
+        return [*self.variable_names, *(names.get(name, name) for name in self.table_names)]
 
     __eq__ = object.__eq__  # a mapping's would read all values
     __hash__ = object.__hash__
@@ -130,7 +140,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
 
     def _repr_html_(self) -> str:
         tables = (
-            (name, view.rows, view.dim, view.dtype, view.initializer, Bytes(view.size_bytes))
+            (name, view.rows, view.dim, view.dtype, view.shown_initializer, Bytes(view.size_bytes))
             for name, view in self.tables.items()
         )
         found = (self._variables[name][1] for name in self.variable_names)
@@ -313,10 +323,12 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
     def table(self, name: str, *, batch_rows: int = 65_536) -> TableView:
         """Return a table: iterate over it to read it in batches of at most `batch_rows` rows, or take `to_numpy()`.
 
-        Batches have ids int64 [n] and vectors [n, dim], in stored order: that of shards, then of rows. Raises
-        NameNotFoundError, which is a KeyError, for an unknown name, and CorruptError where ids and rows differ.
+        A name may be an end that only one table has, and `user:momentum1` is a companion of the table `user`. Batches
+        have ids int64 [n] and vectors [n, dim], in stored order: that of shards, then of rows. Raises
+        NameNotFoundError, which is a KeyError, for an unknown name, UsageError for the end of several, and CorruptError
+        where ids and rows differ.
         """
-        return TableView(self, name, batch_rows=batch_rows)
+        return TableView(self, self.table_name(name), batch_rows=batch_rows)
 
     def restore(
         self,
@@ -542,6 +554,10 @@ def restore(
     Raises UsageError when arrays of `out` do not fit, with all mismatches and before any is filled; RefusedError for a
     version with shards of two runs of a job (`mixed_runs`); IncompleteError when shards are missing, CorruptError when
     one is damaged, NotFoundError, and LockedError when one changes while it is read.
+
+    >>> part = restore("run@latest", ps_id=0, ps_num=2)
+    >>> len(part.tables["user"].ids)
+    5
     """
     server = Server(ps_id, ps_num)
     version = catalog.as_version(version)

@@ -208,6 +208,11 @@ class TableView:
         return info.initializer if info else ""
 
     @property
+    def shown_initializer(self) -> str:
+        """Return the initializer where the system of the checkpoint keeps one, else ''."""
+        return self.initializer if self._checkpoint.version.is_elasticdl else ""
+
+    @property
     def size_bytes(self) -> int:
         """Return the bytes of ids and values in the checkpoint."""
         return sum(entry.size_bytes for _, entry in self._checkpoint.entries(self.name))
@@ -225,6 +230,16 @@ class TableView:
                 for start in range(0, len(block), self._batch_rows):
                     ids = block[start : start + self._batch_rows]
                     yield Rows(ids, read_vectors(self._checkpoint, shard, entry, first + start, len(ids)))
+
+    def __array__(
+        self,
+        dtype: npt.DTypeLike = None,
+        copy: bool | None = None,  # noqa: FBT001 - as numpy calls it
+    ) -> npt.NDArray[Any]:
+        """Return all vectors [n, dim] in ascending order of their ids, for `np.asarray(table)`; they are read anew."""
+        if copy is False:
+            raise ValueError("the values of a table are read from its files: copy=False cannot be")
+        return np.asarray(self.to_numpy().vectors, dtype)
 
     def to_numpy(self, ids: Ids | None = None) -> Rows:
         """Return all rows in ascending order of their ids, or those of `ids` in the order of `ids`.
@@ -381,10 +396,10 @@ class TableView:
 
     def __repr__(self) -> str:
         kind = f"{counted(self.rows, 'row')} of {self.dim} {self.dtype}"
-        return describe("TableView", escaped(self.name), kind, escaped(self.initializer))
+        return describe("TableView", escaped(self.name), kind, escaped(self.shown_initializer))
 
     def _repr_html_(self) -> str:
-        facts = (f"{counted(self.rows, 'row')} of {self.dim} {self.dtype}", self.initializer)
+        facts = (f"{counted(self.rows, 'row')} of {self.dim} {self.dtype}", self.shown_initializer)
         entries = self._checkpoint.entries(self.name)
         rows = ((str(shard.file.ps_id), entry.rows, Bytes(entry.size_bytes)) for shard, entry in entries)
         return card("TableView", self.name, facts, [table(("shard", "rows", "size"), rows, len(entries), "shard")])

@@ -24,7 +24,8 @@ import numpy.typing as npt
 from edl_ckpt.core.base.errors import EdlCkptError, UnavailableError
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted, describe, escaped, size
-from edl_ckpt.core.catalog.listing import best_versions, list_versions
+from edl_ckpt.core.catalog.listing import list_versions
+from edl_ckpt.core.catalog.ranking import best_versions
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.operations.diff.tables import DifferenceSums, compare

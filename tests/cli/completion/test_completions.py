@@ -27,6 +27,7 @@ from edl_ckpt.core import add_tag, save_checkpoint, set_metrics
 from places import GOLDEN
 from program import edl
 from s3_fixtures import Bucket
+from system_runs import bundle_run, step_run
 
 HOSTILE = (
     "a b", "it's", 'quo"te', "$(touch owned)", "`touch owned`", "co:lon", "at@sign", "ba!ng", "semi;touch owned",
@@ -392,3 +393,20 @@ def test_hostile_names_stay_names(shell: Shell, place: Path) -> None:
         assert shell.completed(typed)[-1] == f"odd/{name}"
     assert not (place / "owned").exists()
     assert not list(place.rglob("owned"))
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("edl-ckpt get torch@10 --table ", ["item", "user", "item:momentum1", "user:momentum1"]),
+        ("edl-ckpt inspect torch@10 --table us", ["user", "user:momentum1"]),
+        ("edl-ckpt inspect torch --variable ", ["bias", "over"]),
+        ("edl-ckpt edit torch@10 --drop us", ["user", "user:momentum1"]),
+        ("edl-ckpt get tf@10 --table ite", ["item", "item:freqs"]),
+    ],
+)
+def test_names_of_other_systems(line: str, wanted: list[str], tmp_path: Path) -> None:
+    """Tables, variables and companions of torch and TensorFlow are completed by the names that people type."""
+    step_run(tmp_path / "torch", (10,))
+    bundle_run(tmp_path / "tf", (10,))
+    assert words(line, tmp_path)[: len(wanted)] == wanted
