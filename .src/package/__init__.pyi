@@ -11,11 +11,13 @@ from edl_ckpt.core import convert_version as convert_version
 from edl_ckpt.core import diff_versions as diff_versions
 from edl_ckpt.core import export_version as export_version
 from edl_ckpt.core import import_arrays as import_arrays
+from edl_ckpt.core import latest as latest
 from edl_ckpt.core import list_versions as list_versions
 from edl_ckpt.core import look_up as look_up
 from edl_ckpt.core import open_checkpoint as open_checkpoint
 from edl_ckpt.core import prune as prune
 from edl_ckpt.core import reshard_version as reshard_version
+from edl_ckpt.core import restore as restore
 from edl_ckpt.core import save_checkpoint as save_checkpoint
 from edl_ckpt.core import set_metrics as set_metrics
 from edl_ckpt.core import verify_version as verify_version

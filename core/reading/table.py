@@ -233,7 +233,7 @@ class TableView:
 
     def __array__(
         self,
-        dtype: npt.DTypeLike = None,
+        dtype: npt.DTypeLike | None = None,
         copy: bool | None = None,  # noqa: FBT001 - as numpy calls it
     ) -> npt.NDArray[Any]:
         """Return all vectors [n, dim] in ascending order of their ids, for `np.asarray(table)`; they are read anew."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import Mode, counted, describe, escaped
-from edl_ckpt.core.catalog.listing import listed_mode, ranked
+from edl_ckpt.core.catalog.listing import listed_mode
+from edl_ckpt.core.catalog.ranking import ranked
 from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.operations.follow.observe import (
     CLOCK,

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import Mode, abridged, duration, size
-from edl_ckpt.core.catalog.listing import ranked
+from edl_ckpt.core.catalog.ranking import ranked
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.state.metadata import mode_of
 from edl_ckpt.core.storage import Location
