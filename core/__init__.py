@@ -52,7 +52,7 @@ _HOMES: Final = {
     ),
     "operations.metric_series": "import_metrics read_series",
     "converting.changes": "Changes LeftOut",
-    "operations.convert": "ConvertResult convert_version strip_versions",
+    "operations.convert": "convert_version strip_versions",
     "operations.copy.execute": "CopyResult execute_copy",
     "operations.copy.plan": "CopyPlan plan_copy",
     "operations.repair": "RepairResult repair_version",
@@ -65,7 +65,7 @@ _HOMES: Final = {
     "operations.follow.watch": "watch_location",
     "operations.follow.each": "checkpoints_iterator",
     "operations.follow.wait": "WaitResult wait_for_version",
-    "operations.importing": "ImportResult NameMap import_arrays import_checkpoint read_map",
+    "operations.importing": "NameMap import_arrays import_checkpoint read_map",
     "operations.lookup": "Lookup first_rows look_up sample_rows slice_table slice_variable",
     "operations.statistics": "TensorStats tensor_stats",
     "operations.prune.execute": "PruneResult execute_prune prune",
@@ -76,10 +76,10 @@ _HOMES: Final = {
     "operations.report.survey": "LocationReport ReportLimits report_location Drift OpenedVersion SampledTensor",
     "operations.report.page_file": "report_file",
     "operations.reshard.execute": (
-        "ReshardPlan ReshardResult Survey execute_reshard find_resharded plan_reshard prepare_reshard reshard_version"
-        " survey_ids"
+        "ReshardPlan Survey execute_reshard find_resharded plan_reshard prepare_reshard reshard_version survey_ids"
     ),
     "moving.part_plan": "ReshardSettings settings_for",
+    "moving.result": "WriteResult",
     "operations.save": "Table save_checkpoint",
     "operations.summary": "CheckpointSummary summarize TableSummary VariableSummary",
     "operations.undo": "undo",

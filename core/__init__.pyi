@@ -51,6 +51,7 @@ from edl_ckpt.core.model.versions import State as State
 from edl_ckpt.core.model.versions import Version as Version
 from edl_ckpt.core.moving.part_plan import ReshardSettings as ReshardSettings
 from edl_ckpt.core.moving.part_plan import settings_for as settings_for
+from edl_ckpt.core.moving.result import WriteResult as WriteResult
 from edl_ckpt.core.operations.annotate import add_tag as add_tag
 from edl_ckpt.core.operations.annotate import remove_metadata as remove_metadata
 from edl_ckpt.core.operations.annotate import remove_metrics as remove_metrics
@@ -59,7 +60,6 @@ from edl_ckpt.core.operations.annotate import set_metadata as set_metadata
 from edl_ckpt.core.operations.annotate import set_metrics as set_metrics
 from edl_ckpt.core.operations.annotate import set_modes as set_modes
 from edl_ckpt.core.operations.annotate import set_note as set_note
-from edl_ckpt.core.operations.convert import ConvertResult as ConvertResult
 from edl_ckpt.core.operations.convert import convert_version as convert_version
 from edl_ckpt.core.operations.convert import strip_versions as strip_versions
 from edl_ckpt.core.operations.copy.execute import CopyResult as CopyResult
@@ -85,7 +85,6 @@ from edl_ckpt.core.operations.follow.observe import WatchEvent as WatchEvent
 from edl_ckpt.core.operations.follow.wait import WaitResult as WaitResult
 from edl_ckpt.core.operations.follow.wait import wait_for_version as wait_for_version
 from edl_ckpt.core.operations.follow.watch import watch_location as watch_location
-from edl_ckpt.core.operations.importing import ImportResult as ImportResult
 from edl_ckpt.core.operations.importing import NameMap as NameMap
 from edl_ckpt.core.operations.importing import import_arrays as import_arrays
 from edl_ckpt.core.operations.importing import import_checkpoint as import_checkpoint
@@ -128,7 +127,6 @@ from edl_ckpt.core.operations.report.survey import ReportLimits as ReportLimits
 from edl_ckpt.core.operations.report.survey import SampledTensor as SampledTensor
 from edl_ckpt.core.operations.report.survey import report_location as report_location
 from edl_ckpt.core.operations.reshard.execute import ReshardPlan as ReshardPlan
-from edl_ckpt.core.operations.reshard.execute import ReshardResult as ReshardResult
 from edl_ckpt.core.operations.reshard.execute import Survey as Survey
 from edl_ckpt.core.operations.reshard.execute import execute_reshard as execute_reshard
 from edl_ckpt.core.operations.reshard.execute import find_resharded as find_resharded
@@ -211,7 +209,6 @@ __all__ = [
     "CheckpointStorage",
     "CheckpointSummary",
     "Clock",
-    "ConvertResult",
     "CopyPlan",
     "CopyResult",
     "CorruptError",
@@ -230,7 +227,6 @@ __all__ = [
     "Fingerprint",
     "Guards",
     "Ids",
-    "ImportResult",
     "IncompleteError",
     "Latest",
     "LeftOut",
@@ -266,7 +262,6 @@ __all__ = [
     "ReportLimits",
     "Reporter",
     "ReshardPlan",
-    "ReshardResult",
     "ReshardSettings",
     "Rows",
     "Rule",
@@ -303,6 +298,7 @@ __all__ = [
     "WaitResult",
     "WatchEvent",
     "Within",
+    "WriteResult",
     "__version__",
     "add_tag",
     "as_array",

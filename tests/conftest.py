@@ -221,5 +221,5 @@ def tiny_stretches(small_parts: None, monkeypatch: pytest.MonkeyPatch) -> None:
     from bucket_parts import with_parts
 
     with_parts(monkeypatch, 8 << 10)
-    monkeypatch.setattr("edl_ckpt.core.moving.source.PIECE_BYTES", 4 << 10)
-    monkeypatch.setattr("edl_ckpt.core.moving.source.SMALL_TABLE_BYTES", 32 << 10)
+    monkeypatch.setattr("edl_ckpt.core.moving.version_input.PIECE_BYTES", 4 << 10)
+    monkeypatch.setattr("edl_ckpt.core.moving.version_input.SMALL_TABLE_BYTES", 32 << 10)

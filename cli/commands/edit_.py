@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
+from edl_ckpt.cli.commands.writing import show_converted, show_shards
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import arguments, references
 from edl_ckpt.cli.options import common as o
-from edl_ckpt.cli.options.hints import half_done, result_location, resumable
+from edl_ckpt.cli.options.cluster import Cluster
+from edl_ckpt.cli.options.hints import result_location
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import UsageError
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.convert import ConvertResult
-    from edl_ckpt.core.storage.location import Location
+    from edl_ckpt.core.moving.result import WriteResult
 
 
 @declared(
@@ -48,6 +47,8 @@ def edit_command(
     ] = None,
     dry_run: o.DryRun = False,
     workers: o.Workers = None,
+    cluster: Cluster = None,
+    max_memory: Annotated[str | None, o.option("SIZE", "Limit the memory of all batches together.")] = None,
     force: o.ForceSeal = False,
     lock_wait: o.LockWait = "10s",
 ) -> None:
@@ -56,6 +57,7 @@ def edit_command(
     The result has the system, the number and as many shards as the version. The report gives the reason for each part
     that was left out; a fingerprint proves the rest.
     """
+    from edl_ckpt.core.base.freed_memory import keep_freed_memory
     from edl_ckpt.core.converting.changes import Changes
     from edl_ckpt.core.operations.convert import convert_version
 
@@ -72,9 +74,29 @@ def edit_command(
     )
     if changes == Changes():
         raise UsageError("nothing is to be changed", hint="see `edl-ckpt edit --help`; `edl-ckpt copy` makes a copy")
+    keep_freed_memory()
     version = references.resolve_ref(ref, out)
 
-    def edit() -> ConvertResult:
+    if version.is_elasticdl:
+        show_shards(
+            out,
+            "edit",
+            version,
+            version.ps_num or 1,
+            output=target,
+            changes=changes,
+            cluster=cluster,
+            workers=workers,
+            max_memory=max_memory,
+            dry_run=dry_run,
+            force=force,
+            lock_wait=lock_wait,
+        )
+        return
+    if cluster or max_memory:
+        raise UsageError("--cluster and --max-memory are for versions of ElasticDL")
+
+    def edit() -> WriteResult:
         return convert_version(
             version,
             output=target,
@@ -87,15 +109,6 @@ def edit_command(
         )
 
     show_converted(out, "edit", edit, target)
-
-
-def show_converted(out: Output, name: str, convert: Callable[[], ConvertResult], where: Location) -> None:
-    """Convert a version into a location as the command of this name does, and show the result."""
-    from edl_ckpt.cli.render import written
-
-    with resumable(out, partial(half_done, where)):
-        result = convert()
-    out.show(lambda: written.converted_document(result, name), written.converted_human(result))
 
 
 def _size(word: str) -> tuple[str, int]:

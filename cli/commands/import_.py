@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
-from edl_ckpt.cli.commands.edit_ import show_converted
+from edl_ckpt.cli.commands.writing import show_shards
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options.cluster import Cluster, working
 from edl_ckpt.cli.options.common import DryRun, ForceSeal, Layout, LockWait, argument, asked_layout, locking, option
@@ -17,11 +17,10 @@ from edl_ckpt.core.base.words import LayoutName
 
 if TYPE_CHECKING:
     from edl_ckpt.core.cluster.executor import ClusterExecutor
-    from edl_ckpt.core.operations.convert import ConvertResult
 
 
 class _How(TypedDict):
-    """The arguments of an import of arrays, and of one of a checkpoint."""
+    """The arguments of an import of arrays."""
 
     layout: LayoutName | None
     force: bool
@@ -68,55 +67,43 @@ def import_command(
     from edl_ckpt.cli.render import written
     from edl_ckpt.core.base.freed_memory import keep_freed_memory
     from edl_ckpt.core.operations import importing
-    from edl_ckpt.core.operations.convert import convert_version
-    from edl_ckpt.core.sources.systems import ELASTICDL
 
     keep_freed_memory()
     ref, place = parsed_ref(target, out), out.location(source)
     number = ref.version
     if not isinstance(number, int):
         raise UsageError(f"{target!r}: expected LOCATION@VERSION, where VERSION is a number")
-    waiting = locking(out, lock_wait)
-    chosen = asked_layout(out, layout, ref.location)
     checkpoint = importing.as_checkpoint(place, reporter=out)
     told = importing.read_map(names) if names else importing.NameMap()
     tables = {**told.tables, **importing.tables_of(table or ())}
     mapped = importing.NameMap(told.rename, tables, id_column, vector_column, key)
-    if checkpoint is not None and mapped != importing.NameMap():
-        if cluster or key or id_column or vector_column:
-            raise UsageError("a checkpoint goes with --map and --table, and then without --cluster")
-
-        def convert() -> ConvertResult:
-            return convert_version(
-                checkpoint,
-                ps,
-                output=ref.location,
-                number=number,
-                system=ELASTICDL,
-                names=mapped,
-                layout=chosen,
-                dry_run=dry_run,
-                force=force,
-                purpose="import",
-                **waiting,
-            )
-
-        show_converted(out, "import", convert, ref.location)
+    if checkpoint is not None:
+        if key or id_column or vector_column:
+            raise UsageError("--key, --id-column and --vector-column are for files, not for a checkpoint")
+        show_shards(
+            out,
+            "import",
+            checkpoint,
+            ps,
+            output=ref.location,
+            number=number,
+            layout=layout,
+            names=mapped,
+            cluster=cluster,
+            dry_run=dry_run,
+            force=force,
+            lock_wait=lock_wait,
+        )
         return
+    chosen = asked_layout(out, layout, ref.location)
     with working(out, cluster, None, target=ref.location) as work, resumable(out, partial(half_done, ref.location)):
         how: _How = {"layout": chosen, "force": force, "executor": work["executor"]}
         if dry_run:
-            made, settings = (
-                importing.plan_arrays(place, ref.location, number, ps, names=mapped, reporter=out, **how)
-                if checkpoint is None
-                else importing.plan_checkpoint(checkpoint, ref.location, number, ps, reporter=out, **how)
-            )
+            made, settings = importing.plan_arrays(place, ref.location, number, ps, names=mapped, reporter=out, **how)
             out.warn(*made.warnings, *settings.warnings)
             planned = written.planned_document("import", made, settings, work)
-            out.show(lambda: planned, written.plan_import_human(made, settings, work))
+            out.show(lambda: planned, written.planned_human(made, settings, work))
             return
-        if checkpoint is None:
-            result = importing.import_arrays(place, ref.location, number, ps, names=mapped, **how, **waiting)
-        else:
-            result = importing.import_checkpoint(checkpoint, ref.location, number, ps, **how, **waiting)
-    out.show(lambda: written.written_document("import", result), written.import_human(result))
+        waiting = locking(out, lock_wait)
+        result = importing.import_arrays(place, ref.location, number, ps, names=mapped, **how, **waiting)
+    out.show(lambda: written.written_document("import", result), written.written_human(result))

@@ -16,10 +16,10 @@ from edl_ckpt.core.base.errors import (
 )
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.convert import ConvertResult
+    from edl_ckpt.core.moving.result import WriteResult
     from edl_ckpt.core.operations.prune.retention import Policy
 
-    _Strip = Callable[..., Sequence[ConvertResult]]
+    _Strip = Callable[..., Sequence[WriteResult]]
 
 
 @declared("policy show run", "policy show s3://models/run --json", exits=LISTS)

@@ -24,13 +24,13 @@ from edl_ckpt.core.base.errors import (
 from edl_ckpt.core.base.words import Level, abridged, command, counted, size
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.convert import ConvertResult
+    from edl_ckpt.core.moving.result import WriteResult
     from edl_ckpt.core.operations.prune.execute import PruneResult
     from edl_ckpt.core.operations.prune.plan import PrunePlan
     from edl_ckpt.core.operations.prune.retention import Policy
     from edl_ckpt.core.storage.location import Location
 
-    _Strip = Callable[..., Sequence[ConvertResult]]
+    _Strip = Callable[..., Sequence[WriteResult]]
 
 _LEVELS: dict[str, Level] = {"deep": "deep", "ids": "default", "quick": "quick"}
 _FINISH = "run the same prune again to finish it"
@@ -209,7 +209,7 @@ def _strip(
     *,
     dry_run: bool = True,
     failed: list[tuple[str, EdlCkptError]] | None = None,
-) -> Sequence[ConvertResult]:
+) -> Sequence[WriteResult]:
     """Strip old versions that a plan keeps, or only say which ones, if it is asked for."""
     failed = [] if failed is None else failed
     if not after:

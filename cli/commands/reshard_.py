@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-from edl_ckpt.cli.commands.edit_ import show_converted
+from edl_ckpt.cli.commands.writing import show_converted, show_shards
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options import references
-from edl_ckpt.cli.options.cluster import Cluster, working
-from edl_ckpt.cli.options.hints import half_done, result_location, resumable
+from edl_ckpt.cli.options.cluster import Cluster
+from edl_ckpt.cli.options.hints import result_location
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import parse_size
 from edl_ckpt.core.base.errors import UsageError
@@ -18,7 +17,7 @@ from edl_ckpt.core.base.words import LayoutName
 
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version
-    from edl_ckpt.core.operations.convert import ConvertResult
+    from edl_ckpt.core.moving.result import WriteResult
     from edl_ckpt.core.storage.location import Location
 
 
@@ -58,10 +57,8 @@ def reshard_command(
     has N shards already stays as it is, unless --force rewrites it. The new shards become visible only after their
     fingerprint has proved that no value was lost. A version keeps its system.
     """
-    from edl_ckpt.cli.render import written
     from edl_ckpt.core.base.freed_memory import keep_freed_memory
     from edl_ckpt.core.operations.convert import convert_version
-    from edl_ckpt.core.operations.reshard.execute import execute_reshard, prepare_reshard
 
     if ps is None and not max_shard_size:
         raise UsageError("--ranks N is missing", hint="usage: edl-ckpt reshard [REF] --ranks N [OPTIONS]")
@@ -81,7 +78,7 @@ def reshard_command(
             raise UsageError("--cluster, --max-memory and --layout are for versions of ElasticDL")
         most = _most_file_bytes(version, ps, max_shard_size)
 
-        def convert() -> ConvertResult:
+        def convert() -> WriteResult:
             return convert_version(
                 version,
                 ps,
@@ -98,26 +95,21 @@ def reshard_command(
         return
     if ps is None or max_shard_size:
         raise UsageError("--max-shard-size is for safetensors", hint="--ranks N is the number of parameter servers")
-    target, size_bytes = where or version.location, None if dry_run else version.size_bytes
-    writing = working(out, cluster, workers, target=target, size_bytes=size_bytes)
-    with writing as work, resumable(out, partial(half_done, target)):
-        plan, settings = prepare_reshard(
-            version,
-            ps,
-            output=where,
-            layout=o.asked_layout(out, layout, where),
-            max_memory_bytes=parse_size(max_memory) if max_memory else None,
-            force=force,
-            reporter=out,
-            **work,
-        )
-        out.warn(*plan.warnings, *settings.warnings)
-        if dry_run:
-            planned = written.planned_document("reshard", plan, settings, work)
-            out.show(lambda: planned, written.plan_reshard_human(plan, settings, work))
-            return
-        result = execute_reshard(plan, settings, executor=work["executor"], keep_old=keep_old, force=force, **locking)
-        out.show(lambda: written.written_document("reshard", result), written.reshard_human(result))
+    show_shards(
+        out,
+        "reshard",
+        version,
+        ps,
+        output=where,
+        layout=layout,
+        cluster=cluster,
+        workers=workers,
+        max_memory=max_memory,
+        keep_old=keep_old,
+        dry_run=dry_run,
+        force=force,
+        lock_wait=lock_wait,
+    )
 
 
 def _is_there(
@@ -132,7 +124,7 @@ def _is_there(
         ps = ranks_after(version, ps)  # where less is split, that is what the files will say
     made = find_resharded(version, ps, output=where, layout=layout, force=force, reporter=out)
     if made is not None:
-        out.show(lambda: written.written_document("reshard", made, dry_run=dry_run), written.reshard_human(made))
+        out.show(lambda: written.written_document("reshard", made, dry_run=dry_run), written.written_human(made))
     return made is not None
 
 

@@ -15,7 +15,7 @@ from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan
 
 if TYPE_CHECKING:
     from edl_ckpt.core.base.errors import EdlCkptError
-    from edl_ckpt.core.operations.convert import ConvertResult
+    from edl_ckpt.core.moving.result import WriteResult
     from edl_ckpt.core.operations.prune.execute import PruneResult
 
 
@@ -33,7 +33,7 @@ _COLUMNS: Final = (
 def document(
     plan: PrunePlan,
     result: PruneResult | None = None,
-    stripped: Sequence[ConvertResult] = (),
+    stripped: Sequence[WriteResult] = (),
     unstripped: Sequence[tuple[str, EdlCkptError]] = (),
 ) -> dict[str, Any]:
     """Return `edl-ckpt/prune/1`; without a result it is that of a dry run."""
@@ -87,7 +87,7 @@ def plan_human(plan: PrunePlan, *, listed: str = "all", folded: bool = True) -> 
 def human(
     plan: PrunePlan,
     result: PruneResult | None = None,
-    stripped: Sequence[ConvertResult] = (),
+    stripped: Sequence[WriteResult] = (),
     *,
     brief: bool = False,
     listed: str = "all",
@@ -97,7 +97,7 @@ def human(
     if not brief:
         yield from plan_human(plan, listed=listed, folded=folded)
     for one in stripped:
-        names = words.abridged((text.escaped(gone.name) for gone in one.dropped), 2)
+        names = words.abridged((text.escaped(gone.name) for gone in one.left_out), 2)
         verb = "would be stripped" if one.dry_run else "stripped, and proved,"
         yield head(one.ref, f"{verb} of {words.size(one.left_out_bytes)}: {names}")
     if result is None:

@@ -13,150 +13,147 @@ from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import as_dict, document_of, failure, picked, rows_of
 from edl_ckpt.cli.terminal.tables import Column, Lines, Table, head, styled
 from edl_ckpt.core.base import words
-from edl_ckpt.core.sources.systems import shards_of, title_of
+from edl_ckpt.core.sources.systems import ELASTICDL, shards_of, title_of
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.options.cluster import Working
-    from edl_ckpt.core.catalog.target import WritePlan
+    from edl_ckpt.core.converting.changes import LeftOut
     from edl_ckpt.core.converting.items import ItemCounts
     from edl_ckpt.core.moving.part_plan import ReshardSettings
-    from edl_ckpt.core.moving.tasks import WriteResult
-    from edl_ckpt.core.operations.convert import ConvertResult
+    from edl_ckpt.core.moving.plan import MovePlan
+    from edl_ckpt.core.moving.result import WriteResult
     from edl_ckpt.core.operations.copy.execute import CopyResult
     from edl_ckpt.core.operations.copy.plan import CopyPlan
     from edl_ckpt.core.operations.export import ExportedFile, ExportPlan, ExportResult
     from edl_ckpt.core.operations.export.interface import PlannedFile
-    from edl_ckpt.core.operations.importing import ArraysPlan, ImportResult
     from edl_ckpt.core.operations.repair import RepairResult
-    from edl_ckpt.core.operations.reshard.execute import ReshardPlan, ReshardResult
 
 _FILES = 12
 """Files of an export that are shown."""
 
 
 def written_document(name: str, result: WriteResult, *, dry_run: bool = False) -> dict[str, Any]:
-    """Return `edl-ckpt/NAME/1` of a reshard or an import."""
-    fingerprint = result.fingerprint or None
-    return {"schema": f"edl-ckpt/{name}/1", **as_dict(result), "fingerprint": fingerprint, "dry_run": dry_run}
+    """Return `edl-ckpt/NAME/1` of a written version, whichever command has written it."""
+    untouched = [{"name": key, "fingerprint": part} for key, part in result.untouched.items()]
+    document = {
+        "schema": f"edl-ckpt/{name}/1",
+        **as_dict(result),
+        "source": result.source or None,
+        "fingerprint": result.fingerprint or None,
+        "dropped": as_dict(result.left_out),
+        "untouched": untouched,
+        "dry_run": dry_run or result.dry_run,
+    }
+    if result.dry_run:
+        document |= dict.fromkeys(("seconds", "peak_memory_bytes"))
+    return document
 
 
-def reshard_human(result: ReshardResult) -> Lines:
-    """Yield the shards written, and their proof; one line when there was nothing to do."""
+def written_human(result: WriteResult) -> Lines:
+    """Yield the shards written, what was left out by reason, and the proof; one line when nothing was to do."""
     if not result.needed:
         yield head(result.ref, f"has {text.count(result.to_ps, 'shard')} already: nothing to do")
         return
-    yield head(result.ref, f"{result.from_ps} -> {result.to_ps} PS, in {text.escaped(result.output)}")
-    yield shard_table(result.shards)
-    rate = result.size_bytes / result.seconds if result.seconds else 0
-    speed = f"{words.size(result.size_bytes)} in {result.seconds:.2f} s ({words.size(rate)}/s)"
-    yield styled(f"{speed}, peak memory {words.size(result.peak_memory_bytes)}", "dim")
-    yield from _compared(result)
-    yield from _items(result.items)
-    yield from _proved("new version", result.fingerprint)
-
-
-def converted_document(result: ConvertResult, name: str) -> dict[str, Any]:
-    """Return `edl-ckpt/NAME/1` of a conversion; of what was left out every name."""
-    parts = [{"name": key, "fingerprint": part} for key, part in result.untouched.items()]
-    unknown = dict.fromkeys(("seconds", "peak_memory_bytes", "fingerprint")) if not result.fingerprint else {}
-    return {"schema": f"edl-ckpt/{name}/1", **as_dict(result), "untouched": parts, "needed": True, **unknown}
-
-
-def converted_human(result: ConvertResult) -> Lines:
-    """Yield the shards of another system, what was left out by reason, and the proof."""
-    shards = f"{shards_of(result.system, result.from_ps or 0)} -> {shards_of(result.system, result.to_ps)}"
+    shards = shards_of(result.system, result.to_ps)
+    if result.from_ps is not None:
+        shards = f"{shards_of(result.system, result.from_ps)} -> {shards}"
     yield head(result.ref, f"{shards}, {title_of(result.system)}, in {text.escaped(result.output)}")
     if result.shards:
         yield shard_table(result.shards)
-    reasons = dict.fromkeys(one.reason for one in result.dropped)
-    for reason in reasons:
-        own = [one for one in result.dropped if one.reason == reason]
-        names = words.abridged((text.escaped(one.name) for one in own), 4)
-        rows, size = sum(one.rows for one in own), sum(one.size_bytes for one in own)
-        yield f"left out: {names}: {text.escaped(reason)} ({text.count(rows, 'row')}, {words.size(size)})"
+    yield from _left_out(result.left_out)
     content = f"{words.size(result.size_bytes)}, {text.count(result.rows, 'row')}"
     if result.dry_run:
         yield styled(f"{content}. Nothing was written.", "dim")
         return
-    yield styled(f"{content} in {result.seconds:.2f} s, peak memory {words.size(result.peak_memory_bytes)}", "dim")
+    rate = result.size_bytes / result.seconds if result.seconds else 0
+    speed = f"{content} in {result.seconds:.2f} s ({words.size(rate)}/s)"
+    yield styled(f"{speed}, peak memory {words.size(result.peak_memory_bytes)}", "dim")
     if result.overflowed:
         yield f"{text.count(result.overflowed, 'value')} became infinite: too large for the new type"
     yield from _compared(result)
     yield from _items(result.items)
+    written = set(result.untouched)
+    is_same = len(written) == result.items.proved and not any(not one.kind for one in result.left_out)
+    if is_same or result.from_ps is None:
+        yield from _proved("new version", result.fingerprint)
+        return
     yield styled("proved: the new files read back as intended", "green")
     yield result.fingerprint
-    if result.untouched:
-        yield styled(f"untouched, by fingerprint: {text.count(len(result.untouched), 'name')}", "dim")
+    if written:
+        yield styled(f"untouched, by fingerprint: {text.count(len(written), 'name')}", "dim")
 
 
-def import_human(result: ImportResult) -> Lines:
-    """Yield the shards written, and their proof."""
-    yield head(result.ref, f"imported for {result.to_ps} PS")
-    yield shard_table(result.shards)
-    yield styled(f"{words.size(result.size_bytes)}, {text.count(result.rows, 'row')} in {result.seconds:.2f} s", "dim")
-    yield from _compared(result)
-    yield from _items(result.items)
-    yield from _proved("new version", result.fingerprint)
+def _left_out(left_out: Sequence[LeftOut]) -> Lines:
+    """Yield a line for each reason why something was left out."""
+    for reason in dict.fromkeys(one.reason for one in left_out):
+        own = [one for one in left_out if one.reason == reason]
+        names = words.abridged((text.escaped(one.name) for one in own), 4)
+        rows, size = sum(one.rows for one in own), sum(one.size_bytes for one in own)
+        yield f"left out: {names}: {text.escaped(reason)} ({text.count(rows, 'row')}, {words.size(size)})"
 
 
-def plan_reshard_human(plan: ReshardPlan, settings: ReshardSettings, work: Working | None = None) -> Lines:
+def planned_human(plan: MovePlan, settings: ReshardSettings, work: Working | None = None) -> Lines:
     """Yield the shards that would be written, by threads or by the workers of a cluster."""
+    shards = shards_of(ELASTICDL, plan.to_ps)
+    if plan.from_ps is not None:
+        shards = f"{shards_of(ELASTICDL, plan.from_ps)} -> {shards}"
     where = "in place" if plan.target.in_place else f"in {text.escaped(plan.target.location.url)}"
-    yield head(plan.ref, f"{plan.from_ps} -> {plan.to_ps} PS, {where}")
+    yield head(_made(plan), f"would be {shards}, {title_of(ELASTICDL)}, {where}")
+    yield shard_table(plan.shards)
+    if settings.parts is not None:
+        yield styled(str(settings.parts), "dim")
+    yield from _left_out(plan.survey.left_out)
+    content = f"{words.size(plan.size_bytes)}, {text.count(plan.rows, 'row')}"
     workers = _by(work) or text.count(settings.workers, "worker")
-    yield from _planned_lines(plan, settings, f"; {workers} with batches of {words.size(settings.batch_bytes)}")
+    how = f"; {workers} with batches of {words.size(settings.batch_bytes)}"
+    yield styled(f"{content}, largest shard {plan.skew:.2f} x the mean{how}. Nothing was written.", "dim")
 
 
-def plan_import_human(plan: ArraysPlan | ReshardPlan, settings: ReshardSettings, work: Working | None = None) -> Lines:
-    """Yield the shards that would be written, by this machine or by the workers of a cluster."""
-    yield head(_made(plan), f"would be imported for {len(plan.shards)} PS")
-    yield from _planned_lines(plan, settings, _by(work, "; by "))
-
-
-def _made(plan: ArraysPlan | ReshardPlan) -> str:
-    """Return the reference of the version that would be made; that of a plan may be its source's."""
+def _made(plan: MovePlan) -> str:
+    """Return the reference of the version that would be made."""
     return f"{plan.target.location}@{plan.target.number}"
 
 
 def planned_document(
-    name: str, plan: ArraysPlan | ReshardPlan, settings: ReshardSettings, work: Working | None = None
+    name: str, plan: MovePlan, settings: ReshardSettings, work: Working | None = None
 ) -> dict[str, Any]:
     """Return `edl-ckpt/NAME/1` of a dry run: everything that its plan tells, and the cluster that would work."""
-    more = {"needed": True, "dry_run": True, "in_place": plan.target.in_place}
-    more = more if name == "reshard" else {"dry_run": True}
     target, parts = plan.target, settings.parts
-    unknown = dict.fromkeys(("seconds", "peak_memory_bytes", "fingerprint", "forced"))
-    gone = plan.survey.left_out
-    return document_of(
-        name,
-        plan,
-        "ref output from_ps to_ps version size_bytes bytes_read bytes_written rows seconds peak_memory_bytes"
-        f" fingerprint shards forced {' '.join(more)} layout skew warnings cluster parts items left_out",
-        ref=getattr(plan, "ref", "") if name == "reshard" else _made(plan),
-        output=target.location.url,
-        version=target.number,
-        layout=target.layout.name,
-        **{"bytes_read": plan.survey.bytes_read, "bytes_written": 0, **unknown, **more},
-        warnings=[*plan.warnings, *settings.warnings],
-        cluster=_cluster(work),
-        parts=parts and {**as_dict(parts), "times_read": parts.times_read},
-        items=_planned_items(len(gone)),
-        left_out=as_dict(gone),
-    )
+    left_out = as_dict(plan.survey.left_out)
+    return {
+        "schema": f"edl-ckpt/{name}/1",
+        "ref": _made(plan),
+        "source": plan.source_ref or None,
+        "output": target.location.url,
+        **picked(plan, "from_ps to_ps"),
+        "version": target.number,
+        "size_bytes": plan.size_bytes,
+        "bytes_read": plan.survey.bytes_read,
+        "bytes_written": 0,
+        "rows": plan.rows,
+        **dict.fromkeys(("seconds", "peak_memory_bytes", "fingerprint", "forced")),
+        "shards": as_dict(plan.shards),
+        "checksums": {"compared": 0, "not_compared": 0},
+        "items": _planned_items(plan.items.left_out),
+        "left_out": left_out,
+        "dropped": left_out,
+        "system": ELASTICDL,
+        "untouched": [],
+        "overflowed": 0,
+        "needed": True,
+        "dry_run": True,
+        "in_place": target.in_place,
+        "layout": target.layout.name,
+        "skew": plan.skew,
+        "warnings": [*plan.warnings, *settings.warnings],
+        "cluster": _cluster(work),
+        "parts": parts and {**as_dict(parts), "times_read": parts.times_read},
+    }
 
 
 def _planned_items(left_out: int) -> dict[str, int]:
     """Return the counts of items of a dry run, which proves nothing."""
     return {"proved": 0, "carried": 0, "left_out": left_out}
-
-
-def _planned_lines(plan: WritePlan, settings: ReshardSettings, how: str) -> Lines:
-    """Yield the shards that a dry run would write, in which parts, and `how` in words."""
-    yield shard_table(plan.shards)
-    if settings.parts is not None:
-        yield styled(str(settings.parts), "dim")
-    content = f"{words.size(plan.size_bytes)}, {text.count(plan.rows, 'row')}"
-    yield styled(f"{content}, largest shard {plan.skew:.2f} x the mean{how}. Nothing was written.", "dim")
 
 
 def copy_document(result: CopyResult) -> dict[str, Any]:

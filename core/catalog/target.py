@@ -202,6 +202,11 @@ class WritePlan:
         return f"{self.target.location}@{self.target.number}"
 
     @property
+    def source_ref(self) -> str:
+        """Return what is read: the reference of a version, or a file; '' for arrays in memory."""
+        return ""
+
+    @property
     def from_ps(self) -> int | None:
         """Return the number of parameter servers of a source that is a checkpoint."""
         return None

@@ -195,6 +195,13 @@ class Outgoing:
             (*self.left_out, *tables, *dense),
         )
 
+    def check_some(self, ref: str) -> None:
+        """Raise UsageError where all is left out."""
+        if self.left_out and not (self.tables or self.variables):
+            first = self.left_out[0]
+            message = f"nothing of it would be written: {first.name!r} is left out ({first.reason})"
+            raise UsageError(f"{message}, and so is all else", path=ref)
+
     def check_names(self, ref: str) -> None:
         """Raise UsageError for two of one name, and for one without a name."""
         names = [*(table.name for table in self.tables), *(variable.name for variable in self.variables)]
@@ -237,7 +244,8 @@ def outgoing(checkpoint: Checkpoint, changes: Changes, *, meaning: Checkpoint | 
     out = out.without(dropped, "dropped by name")
     gone = {n for n in companions if changes.drop_companions or checkpoint.infos[n].companion_of in dropped}
     out = out.without(gone - dropped, "a companion of its table")
-    out.check_names(checkpoint.version.ref)
+    if renamed:  # a version may have a table and a variable of one name, and one without a name
+        out.check_names(checkpoint.version.ref)
     return out
 
 

@@ -72,12 +72,10 @@ class Conversion:
 
     @property
     def rows(self) -> int:
-        """Return the rows that go out; those of companions are those of their tables."""
+        """Return the rows of all tables that go out, those of companions too."""
         if self.whole is not None:
-            mains = (name for name in self.source.table_names if not self.source.infos[name].companion_of)
-            return sum(self._rows_of(name) for name in mains)
-        main_tables = (table for table in self.out.tables if not table.info.companion_of)
-        return sum(self.counted[t.name].total if t.name in self.counted else t.rows for t in main_tables)
+            return sum(map(self._rows_of, self.source.table_names))
+        return sum(self.counted[t.name].total if t.name in self.counted else t.rows for t in self.out.tables)
 
     def _rows_of(self, table: str) -> int:
         """Return the rows of a table that goes out as tensors; 0 where its tensor is left out."""
@@ -134,10 +132,7 @@ def plan_conversion(
     _check_files(source, destination)
     counted: dict[str, CountedRows] = {}
     gone: list[LeftOut] = []
-    left = destination.out.left_out
-    if left and not (destination.out.tables or destination.out.variables):
-        message = f"nothing of it would be written: {left[0].name!r} is left out ({left[0].reason})"
-        raise UsageError(f"{message}, and so is all else", path=source.version.ref)
+    destination.out.check_some(source.version.ref)
     places = id_places(source, job) if destination.out.tables else {}
     if any(not table.by_number for table in destination.out.tables):
         check_unique_ids(source, job.silent())

@@ -102,18 +102,19 @@ def _term(text: str, term: str) -> Term:
 class BoundFilter(NamedTuple):
     """A filter of the rows of a table of a version: the companions that are its columns."""
 
-    checkpoint: Checkpoint
     rows: RowFilter
     table: str
     companions: Mapping[str, str]
 
-    def keeps(self, shard: ShardIndex, table: str, first: int, ids: bulk.I64) -> npt.NDArray[np.bool_]:
-        """Return which rows stay, bool [n], of those from `first` on in a shard, which have these ids.
+    def keeps(
+        self, checkpoint: Checkpoint, shard: ShardIndex, table: str, first: int, ids: bulk.I64
+    ) -> npt.NDArray[np.bool_]:
+        """Return which rows of the opened version stay, bool [n], of those from `first` on in a shard, with these ids.
 
         `table` is the filter's own, or a companion of it with the same ids in the same order.
         """
         values = {
-            column: read_vectors(self.checkpoint, shard, self._entry(shard, name, table), first, len(ids)).reshape(-1)
+            column: read_vectors(checkpoint, shard, self._entry(shard, name, table), first, len(ids)).reshape(-1)
             for column, name in self.companions.items()
         }
         return ~self.rows.goes(ids, values)
@@ -137,4 +138,4 @@ def bind(checkpoint: Checkpoint, rows: RowFilter) -> BoundFilter:
             known = [*slots, _ID]
             message = f"table {table!r} keeps no {column!r} for its rows; it has {', '.join(known)}"
             raise UsageError(message, path=checkpoint.version.ref, hint=meant(column, known))
-    return BoundFilter(checkpoint, rows, table, {column: slots[column] for column in rows.columns})
+    return BoundFilter(rows, table, {column: slots[column] for column in rows.columns})

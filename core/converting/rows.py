@@ -98,7 +98,7 @@ def count_pieces(
 
     def count(piece: IdPiece) -> tuple[bulk.I64, bulk.I64, int, int]:
         block = read_piece(checkpoint, piece)
-        ids, kept = block.ids, _kept(table, piece, block.ids)
+        ids, kept = block.ids, _kept(checkpoint, table, piece, block.ids)
         ids = ids if kept is None else ids[kept]
         owner = _owners(spread, ids)
         lengths = bulk.varint_lengths(ids) if varints else np.zeros(len(ids), np.uint8)
@@ -112,11 +112,11 @@ def count_pieces(
     return CountedRows(table, spread, pieces, numbers[:, 0], numbers[:, 1], low, high)
 
 
-def _kept(table: OutTable, piece: IdPiece, ids: bulk.I64) -> npt.NDArray[np.bool_] | None:
+def _kept(checkpoint: Checkpoint, table: OutTable, piece: IdPiece, ids: bulk.I64) -> npt.NDArray[np.bool_] | None:
     """Return which rows of a piece stay, None for all."""
     if table.leaves_out is None:
         return None
-    return table.leaves_out.keeps(piece.shard, table.source, piece.first_row, ids)
+    return table.leaves_out.keeps(checkpoint, piece.shard, table.source, piece.first_row, ids)
 
 
 def _owners(spread: Spread, ids: bulk.I64) -> bulk.U16:
@@ -146,7 +146,7 @@ class RowWriter:
     ) -> None:
         table, width = counted.table, counted.table.row_bytes
         block = read_piece(self.checkpoint, piece)
-        kept = _kept(table, piece, block.ids)
+        kept = _kept(self.checkpoint, table, piece, block.ids)
         ids = block.ids if kept is None else block.ids[kept]
         owner = _owners(counted.spread, ids)
         if places.ids is not None:

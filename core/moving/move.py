@@ -19,16 +19,18 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError
 from edl_ckpt.core.base.memory import page_cache_bytes
 from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.kernel import bulk, routing
 from edl_ckpt.core.kernel.routing import Part
+from edl_ckpt.core.moving.input import Cast, FileRows, Input, PieceCounts, SparsePair, read_bytes
 from edl_ckpt.core.moving.part_plan import DenseBytes, ReshardSettings
-from edl_ckpt.core.moving.source import FileRows, PieceCounts, Source, SparsePair, read_bytes
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdBlock
+from edl_ckpt.core.reading.casts import cast_bytes
 from edl_ckpt.core.reading.pieces import DIRECT_BYTES, IdsAt
 from edl_ckpt.core.sources.elasticdl.target import VersionLayout, write_groups
 from edl_ckpt.core.storage.interface import OnDisk, Sinks, is_on_disk
@@ -58,15 +60,24 @@ class Stretch(NamedTuple):
 
 
 class MovedRows(NamedTuple):
-    """Rows that follow each other in a file, and where they go."""
+    """Rows that follow each other in a file, and where those of them go that go out."""
 
     file: FileRows
     first: int
+    stored: int
+    """How many follow each other."""
+    kept: npt.NDArray[np.bool_] | None
+    """Which of these rows go out, bool [stored]; None for all. What follows is of those only."""
     block: IdBlock
     owner: bulk.U16
     """The target of each, uint16 [n]."""
     counts: bulk.I64
     """How many go to each target, int64 [to_ps]."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Return True where all of them go out, as they are."""
+        return self.kept is None and self.file.cast is None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,23 +101,24 @@ class Turns:
         self._row, self._end_row = stretch.ids.first_row, stretch.ids.first_row + stretch.ids.rows
         row_counts, id_bytes = stretch.counts.full(to_ps)
         self._values_at, self._ids_at = stretch.route.full(to_ps)
-        self._values_end, self._ids_end = self._values_at + row_counts * rows.row_bytes, self._ids_at + id_bytes
+        self._values_end, self._ids_end = self._values_at + row_counts * rows.moved_bytes, self._ids_at + id_bytes
         self._next = 0
         self._failed = sys.maxsize
         self._changed = threading.Condition()
 
-    def take(self, number: int, rows: bulk.I64, id_bytes: bulk.I64) -> tuple[int, bulk.I64, bulk.I64]:
+    def take(self, number: int, count: int, rows: bulk.I64, id_bytes: bulk.I64) -> tuple[int, bulk.I64, bulk.I64]:
         """Return (first row, offsets of rows, offsets of ids) of a piece; LockedError when the stretch has no room.
 
-        `rows` and `id_bytes` are those of each target, int64 [to_ps]. Waits for the pieces before it.
+        The piece has `count` rows in its file. `rows` and `id_bytes` are those of each target, int64 [to_ps]. Waits for
+        the pieces before it.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._next == number or self._failed < number)
             if self._failed < number:
                 raise EdlCkptError("a piece of the table before this one failed", path=self.rows.reader.path)
             row, values_at, ids_at = self._row, self._values_at, self._ids_at
-            self._row = row + int(rows.sum())
-            self._values_at, self._ids_at = values_at + rows * self.rows.row_bytes, ids_at + id_bytes
+            self._row = row + count
+            self._values_at, self._ids_at = values_at + rows * self.rows.moved_bytes, ids_at + id_bytes
             ends = (self._values_at, self._values_end), (self._ids_at, self._ids_end)
             if self._row > self._end_row or any((offsets > end).any() for offsets, end in ends):
                 raise _changed_ids(self.table, self.rows.reader.path)
@@ -138,13 +150,16 @@ class MoveTerms:
 class Mover:
     """Moves values from an opened source into files; `sketch` has the sums of what it has read."""
 
-    def __init__(self, terms: MoveTerms, source: Source, files: Sinks, reporter: Reporter) -> None:
+    def __init__(self, terms: MoveTerms, source: Input, files: Sinks, reporter: Reporter) -> None:
         self.terms = terms
         self.layouts = terms.layouts
         self.source = source
         self.files = files
         self.reporter = reporter
         self.sketch = ContentSketch()
+        self.overflowed = 0
+        """Values that became infinite by a cast."""
+        self._lock = threading.Lock()
 
     def do(self, piece: Movable) -> None:
         """Move the values of a piece."""
@@ -163,11 +178,15 @@ class Mover:
     def move_dense(self, dense: DenseBytes) -> None:
         """Move bytes of a variable, as many at a time as a batch has."""
         step = max(self.terms.settings.batch_bytes // bulk.CHUNK_BYTES, 1) * bulk.CHUNK_BYTES
-        reader, values_at = self.source.dense(dense.name)
+        reader, values_at, cast = self.source.dense(dense.name)
         owner, offset = self.layouts.dense_at(dense.name)
         for start in range(dense.start, max(dense.start + dense.size, dense.start + 1), step):
             size = min(step, dense.start + dense.size - start)
-            data = read_bytes(reader, values_at + start, np.empty(size, np.uint8))
+            if cast is None:
+                data = read_bytes(reader, values_at + start, np.empty(size, np.uint8))
+            else:
+                stored = np.empty(cast.before(size), np.uint8)
+                data = self._cast(read_bytes(reader, values_at + cast.before(start), stored), cast)
             self.sketch.add_dense(dense.name, self.terms.variables[dense.name], start, data)
             self.files[owner].write(offset + start, data.data)
             self.reporter.advance(size)
@@ -185,14 +204,15 @@ class Mover:
 
     def _move_piece(self, piece: PieceInTurn, *, values: bool = True) -> None:
         """Write the ids of a piece, then its rows in batches."""
-        block, table, to_ps = self.source.read_ids(piece.ids), piece.turns.table, len(self.layouts)
+        read, table, to_ps = self.source.read_ids(piece.ids), piece.turns.table, len(self.layouts)
+        kept = self.source.kept(piece.ids, read.ids)
+        block = read if kept is None else IdBlock(read.ids[kept])
         owner = bulk.owners(block.ids, to_ps)
         counts, id_bytes = bulk.tally(owner, block.lengths, to_ps)
-        first_row, values_at, ids_at = piece.turns.take(piece.number, counts, id_bytes)
-        varints = block.data if self.source.ids_encoded else bulk.encode_varints(block.ids)
-        write_groups(self.files, bulk.group_varints(varints, block.lengths, owner, id_bytes), id_bytes, ids_at)
-        rows = MovedRows(piece.turns.rows, first_row, block, owner, counts)
-        row_bytes = rows.file.row_bytes
+        first_row, values_at, ids_at = piece.turns.take(piece.number, len(read.ids), counts, id_bytes)
+        write_groups(self.files, bulk.group_varints(block.data, block.lengths, owner, id_bytes), id_bytes, ids_at)
+        rows = MovedRows(piece.turns.rows, first_row, len(read.ids), kept, block, owner, counts)
+        row_bytes = rows.file.moved_bytes
         if not row_bytes:
             self.sketch.add_rows(table, block.ids, np.empty((len(block.ids), 0), np.uint8))
             return
@@ -200,9 +220,43 @@ class Mover:
             return
         sketch, values_at = bulk.new_sketch(row_bytes), values_at.copy()
         gathered = np.empty(min(self._step(row_bytes), len(block.ids)) * row_bytes, np.uint8)
-        if not self._move_directly(rows, values_at, sketch, gathered):
+        if not rows.is_plain:
+            self._move_changed(rows, values_at, sketch, gathered)
+        elif not self._move_directly(rows, values_at, sketch, gathered):
             self._move_in_steps(rows, values_at, sketch, gathered)
-        self.sketch.add_sketch(table, sketch)
+        if len(block.ids):
+            self.sketch.add_sketch(table, sketch)
+
+    def _cast(self, data: bulk.U8, cast: Cast) -> bulk.U8:
+        """Return bytes of values, or rows of them, in another dtype; those that become infinite are counted."""
+        flat, overflowed = cast_bytes(np.ascontiguousarray(data).reshape(-1), cast.dtype, cast.target)
+        with self._lock:
+            self.overflowed += overflowed
+        return flat.reshape(*data.shape[:-1], cast.size_of(data.shape[-1]))
+
+    def _move_changed(self, rows: MovedRows, values_at: bulk.I64, sketch: bulk.U32, gathered: bulk.U8) -> None:
+        """Move the rows of a piece of which some stay behind, or whose values are cast; `values_at` moves on."""
+        row_bytes, done = rows.file.moved_bytes, 0
+        for chosen, batch in self._steps(rows):
+            kept = None if rows.kept is None else rows.kept[chosen]
+            if kept is not None and not kept.any():
+                continue
+            stored = batch
+            if stored is None:
+                buffer = np.empty((chosen.stop - chosen.start, rows.file.row_bytes), np.uint8)
+                stored = rows.file.read(rows.first + chosen.start, buffer)
+            values = stored if kept is None else stored[kept]
+            if rows.file.cast is not None:
+                values = self._cast(values, rows.file.cast)
+            own = slice(done, done + len(values))
+            done = own.stop
+            sizes = np.bincount(rows.owner[own], minlength=len(values_at)).astype(np.int64) * row_bytes
+            places = np.cumsum(sizes) - sizes
+            ids = rows.block.ids[own]
+            routing.move_rows(sketch, ids, rows.owner[own], np.ascontiguousarray(values), places, gathered)
+            write_groups(self.files, gathered, sizes, values_at)
+            values_at += sizes
+            self.reporter.advance(values.nbytes)
 
     def _move_directly(self, rows: MovedRows, values_at: bulk.I64, sketch: bulk.U32, gathered: bulk.U8) -> bool:
         """Move the rows of a piece by the kernel; False where that cannot, or for few rows.
@@ -256,7 +310,7 @@ class Mover:
             self.reporter.advance(int(sizes.sum()))
 
     def _step(self, row_bytes: int) -> int:
-        """Return how many rows are gathered at a time."""
+        """Return how many rows of so many bytes are gathered at a time."""
         return max(1, max(self.terms.settings.gather_bytes, self.terms.settings.batch_bytes) // row_bytes)
 
     def _steps(self, rows: MovedRows) -> Iterator[tuple[slice, bulk.U8 | None]]:
@@ -264,8 +318,8 @@ class Mover:
 
         One request brings the values of several steps, and all requests of a piece are of about one size.
         """
-        block_bytes, row_bytes, count = rows.file.reader.block_bytes, rows.file.row_bytes, len(rows.block.ids)
-        step = self._step(row_bytes)
+        block_bytes, row_bytes, count = rows.file.reader.block_bytes, rows.file.row_bytes, rows.stored
+        step = self._step(max(row_bytes, rows.file.moved_bytes))
         if not block_bytes:
             yield from ((slice(start, min(start + step, count)), None) for start in range(0, count, step))
             return
@@ -292,20 +346,22 @@ class Mover:
         values_at = np.stack([layouts.values_at(name) + shift for name in tables])
         ids_at = np.stack([layouts.ids_at(name) + shift for name in tables])
         layouts.put_heads(slice(first, last + 1), values_at, ids_at, out)
-        data, parts = self.source.read_small(tables)
+        small = self.source.small
+        assert small is not None  # noqa: S101 - these are some of them
+        data, parts = small.read(tables)
         widths = dict(parts[:, [Part.TABLE, Part.ROW_BYTES]].tolist())
         sums_at = np.cumsum([0] + [routing.sketch_size(widths.get(k, 0)) for k in range(len(tables))])
         parts[:, Part.SUMS] = sums_at[parts[:, Part.TABLE]]
         sums = np.zeros(int(sums_at[-1]), np.uint32)
         bad = routing.move_parts(sums, data, data, parts, values_at, ids_at, out)
         if bad >= 0:
-            self.source.raise_bad_part(tables, bad)
+            small.raise_bad_part(tables, bad)
         for number, name in enumerate(tables):
             rows, id_bytes = self.terms.small[name].rows, self.terms.small[name].id_bytes
             values_end = layouts.values_at(name) + rows * widths.get(number, 0) + shift
             ids_end = layouts.ids_at(name) + id_bytes + shift
             if not (np.array_equal(values_at[number], values_end) and np.array_equal(ids_at[number], ids_end)):
-                raise _changed_ids(name, self.source.path_of(name))
+                raise _changed_ids(name, small.path_of(name))
         write_groups(self.files, out, sizes, starts)
         numbers, ends = np.unique(parts[:, Part.TABLE], return_index=True)
         self.sketch.add_parts([tables[k] for k in numbers.tolist()], sums, parts[ends])

@@ -26,8 +26,8 @@ from edl_ckpt.core.base.words import counted, size
 from edl_ckpt.core.commit.sent_parts import Extent, even_edges
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
+from edl_ckpt.core.moving.input import PieceCounts
 from edl_ckpt.core.moving.plan import MovePlan, open_part_bytes
-from edl_ckpt.core.moving.source import PieceCounts
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.reading.pieces import PIECE_BYTES
 from edl_ckpt.core.sources.elasticdl.target import VersionLayout

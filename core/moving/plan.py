@@ -13,8 +13,8 @@ The survey of a source: everything that a plan needs, from headers and ids, with
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, groupby, pairwise
 from math import gcd
@@ -27,10 +27,12 @@ from edl_ckpt.core.base.packing import together
 from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.catalog.target import Target, WritePlan, lay_out
 from edl_ckpt.core.converting.changes import LeftOut, left_out_lines
+from edl_ckpt.core.converting.items import ItemCounts
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.tables import ShardSummary
-from edl_ckpt.core.moving.source import PieceCounts, Source, SparsePair, SparsePairs, SurveyedTable
+from edl_ckpt.core.moving.input import Input, PieceCounts, SparsePair, SparsePairs, SurveyedTable
 from edl_ckpt.core.proof.duplicates import NO_IDS, IdOrder
+from edl_ckpt.core.reading.blocks import IdBlock
 from edl_ckpt.core.reading.pieces import PIECE_BYTES, IdsAt, RowMarks
 from edl_ckpt.core.sources.elasticdl.target import CountedTable, PlacedVariable, VersionLayout, check_ps_num
 from edl_ckpt.core.storage.parts import least_part
@@ -60,7 +62,9 @@ class SourceSurvey:
     """Of each small table as a whole, in the order of the target: their rows are counted again when they move."""
     bytes_read: int = 0
     left_out: tuple[LeftOut, ...] = ()
-    """What the source has and shards cannot contain."""
+    """What the source has and shards cannot contain, and what is not to go out, with rows of tables that go out."""
+    warns_of: tuple[LeftOut, ...] | None = None
+    """Those of them that nobody has asked for; None for all."""
     round_trips: bool = field(default=False, repr=False)
     """Each read of the source takes a request."""
 
@@ -75,9 +79,7 @@ class SourceSurvey:
         return max((table.row_bytes for table in self.tables), default=0)
 
 
-def survey_source(
-    source: Source, ps_num: int, *, number: int, job: Job, piece_bytes: int | None = None
-) -> SourceSurvey:
+def survey_source(source: Input, ps_num: int, *, number: int, job: Job, piece_bytes: int | None = None) -> SourceSurvey:
     """Read all ids of a source and count those of each of `ps_num` servers; no value is read.
 
     `piece_bytes` is how many bytes of ids are one task. The memory of the job bounds the ids that are sorted to find
@@ -90,6 +92,7 @@ def survey_source(
     job.reporter.start("reading ids", source.id_bytes)
     small = counting.small_tables()
     stretches, counts = counting.large_tables()
+    behind = rows_left_out(source, chain(counts, small)) if source.filtered else ()
     return SourceSurvey(
         to_ps=ps_num,
         number=number,
@@ -99,14 +102,28 @@ def survey_source(
         stretches=tuple(stretches),
         small=small,
         bytes_read=source.bytes_read + job.executor.bytes_read() - read_before,
-        left_out=source.left_out,
+        left_out=(*source.left_out, *behind),
         round_trips=source.round_trips,
     )
 
 
-def _count_small(source: Source, task: Sequence[str], advance: Advance, *, ps_num: int) -> list[PieceCounts]:
+def rows_left_out(source: Input, counts: Iterable[PieceCounts]) -> tuple[LeftOut, ...]:
+    """Return how many rows stay behind of each table that does not go out with all of them."""
+    moved = dict.fromkeys(source.filtered, 0)
+    for piece in counts:
+        if piece.table in moved:
+            moved[piece.table] += int(piece.rows.sum())
+    behind = []
+    for name, table in source.filtered.items():
+        count = table.rows - moved[name]
+        behind.append(LeftOut(name, count, count * table.row_bytes, table.condition))
+    return tuple(behind)
+
+
+def _count_small(source: Input, task: Sequence[str], advance: Advance, *, ps_num: int) -> list[PieceCounts]:
     """Return the counts of small tables, by their names."""
-    counts, size_bytes = source.count_small(task, ps_num)
+    assert source.small is not None  # noqa: S101 - the task names some
+    counts, size_bytes = source.small.count(task, ps_num)
     advance(size_bytes)
     return counts
 
@@ -120,7 +137,7 @@ class StretchCounts(NamedTuple):
 
 
 def _count_stretches(
-    source: Source, task: Sequence[IdsAt], advance: Advance, *, ps_num: int, piece_bytes: int
+    source: Input, task: Sequence[IdsAt], advance: Advance, *, ps_num: int, piece_bytes: int
 ) -> list[StretchCounts]:
     """Return the counts of some stretches of large tables, or of pieces of them."""
     counts = []
@@ -129,7 +146,8 @@ def _count_stretches(
         order = NO_IDS
         for piece in source.cut(stretch, piece_bytes):
             block = source.read_ids(piece)
-            more_rows, more_bytes = bulk.tally(bulk.owners(block.ids, ps_num), block.lengths, ps_num)
+            out = outgoing_ids(source, piece, block)
+            more_rows, more_bytes = bulk.tally(bulk.owners(out.ids, ps_num), out.lengths, ps_num)
             rows += more_rows
             id_bytes += more_bytes
             order = order.followed_by(source.order_of(piece, block.ids))
@@ -138,10 +156,16 @@ def _count_stretches(
     return counts
 
 
+def outgoing_ids(source: Input, ids: IdsAt, block: IdBlock) -> IdBlock:
+    """Return the ids of a piece of those rows that go out."""
+    kept = source.kept(ids, block.ids)
+    return block if kept is None else IdBlock(block.ids[kept])
+
+
 class _Counting:
     """The pass over all ids."""
 
-    def __init__(self, source: Source, ps_num: int, job: Job, piece_bytes: int) -> None:
+    def __init__(self, source: Input, ps_num: int, job: Job, piece_bytes: int) -> None:
         self._source = source
         self._ps_num = ps_num
         self._job = job
@@ -149,8 +173,10 @@ class _Counting:
 
     def small_tables(self) -> tuple[PieceCounts, ...]:
         """Count the small tables, many at a time."""
+        if self._source.small is None:
+            return ()
         least = self._piece_bytes * 16 * self._ps_num // self._job.executor.result_bytes  # the counts of each server
-        sized = ((name, max(size, least)) for name, size in self._source.small.items())
+        sized = ((name, max(size, least)) for name, size in self._source.small.sizes.items())
         work = FunctionWork(self._source.value(), partial(_count_small, ps_num=self._ps_num))
         tasks = together(sized, self._piece_bytes)
         with self._job.run(work, self._source, tasks) as results:
@@ -199,7 +225,7 @@ class _Counting:
         stretch_bytes = max(LEAST_STRETCH_BYTES, total // MAX_STRETCHES)
         stretch_bytes += -stretch_bytes % self._piece_bytes
         task_bytes = self._job.executor.task_bytes(total + self._source.value_bytes)
-        return list(self._source.stretches(task_bytes or stretch_bytes, values=bool(task_bytes)))
+        return list(self._source.stretches(task_bytes or stretch_bytes, self._job, values=bool(task_bytes)))
 
 
 SurveyOf = TypeVar("SurveyOf", bound=SourceSurvey)
@@ -228,6 +254,15 @@ class MovePlan(WritePlan):
     routes: Sequence[StretchRoute]
 
     @property
+    def items(self) -> ItemCounts:
+        """Return what becomes of the items of the source once the plan is carried out."""
+        written = [variable.name for variable in self.survey.variables]
+        written += [table.info.name for table in self.survey.tables]
+        known = set(written)
+        gone = sum(one.name not in known for one in self.survey.left_out)  # of a table, some rows may be left out
+        return ItemCounts(len(written), left_out=gone)
+
+    @property
     def groups(self) -> int:
         """Return how many groups of shards have nothing to do with each other: the remainders of their numbers.
 
@@ -246,7 +281,8 @@ def lay_out_survey(
 ) -> tuple[VersionLayout, tuple[ShardSummary, ...], tuple[str, ...], SurveyOf, Sequence[StretchRoute]]:
     """Return the layouts of the shards of a surveyed source, the shards, all warnings, the survey, and all routes."""
     layouts, shards, warnings = lay_out(target, survey.number, survey.variables, _count_tables(survey), survey.to_ps)
-    return layouts, shards, (*warnings, *left_out_lines(survey.left_out)), survey, _routes(survey, layouts)
+    noted = survey.left_out if survey.warns_of is None else survey.warns_of
+    return layouts, shards, (*warnings, *left_out_lines(noted)), survey, _routes(survey, layouts)
 
 
 def row_marks(plan: MovePlan) -> dict[str, RowMarks]:
@@ -272,7 +308,11 @@ def _count_tables(survey: SourceSurvey) -> list[CountedTable]:
     for piece in chain(survey.counts, survey.small):
         tables[piece.table].rows[:] += piece.rows
         tables[piece.table].id_bytes[:] += piece.id_bytes
-    return list(tables.values())
+    emptied = {one.name for one in survey.left_out if one.rows}
+    return [
+        replace(table, dtype=None) if name in emptied and not table.rows.any() else table
+        for name, table in tables.items()
+    ]
 
 
 def _routes(survey: SourceSurvey, layouts: VersionLayout) -> Sequence[StretchRoute]:

@@ -14,10 +14,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from itertools import groupby, starmap
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -26,18 +26,15 @@ from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.packing import packed, together
 from edl_ckpt.core.base.parallel import RESULT_BYTES, Advance, Executor, run_all
 from edl_ckpt.core.base.progress import SILENT, Counted, expect
-from edl_ckpt.core.base.words import counted, describe, escaped, size
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.catalog.target import check_beside
 from edl_ckpt.core.commit.interface import NewVersion, SharedTargets, VersionOutput, Written
 from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
 from edl_ckpt.core.commit.sent_parts import Sending, SharedUploads, TargetPart
-from edl_ckpt.core.converting.changes import LeftOut
-from edl_ckpt.core.converting.items import NO_ITEMS, ItemCounts
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
-from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import Seal
+from edl_ckpt.core.moving.input import Input, SparsePair
 from edl_ckpt.core.moving.move import Movable, Mover, MoveTerms, Stretch, exceeds_page_cache
 from edl_ckpt.core.moving.part_plan import (
     DenseBytes,
@@ -49,13 +46,12 @@ from edl_ckpt.core.moving.part_plan import (
     plan_parts,
 )
 from edl_ckpt.core.moving.plan import MovePlan, row_marks, stretch_order
-from edl_ckpt.core.moving.source import Source, SparsePair
+from edl_ckpt.core.moving.result import WriteResult
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
 from edl_ckpt.core.proof.read_back import prove_version
 from edl_ckpt.core.proof.values import ValueOptions
 from edl_ckpt.core.reading.picklable import HeldValue
 from edl_ckpt.core.reading.pieces import PIECE_BYTES
-from edl_ckpt.core.reading.stored_sums import NO_SUMS, SumsCompared
 from edl_ckpt.core.sources.elasticdl.target import VersionLayout
 from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.storage.interface import Sink
@@ -72,10 +68,12 @@ class MoveDone(NamedTuple):
 
     sketch: ContentSketch
     parts: Sequence[TargetPart]
+    overflowed: int = 0
+    """Values that became infinite by a cast."""
 
 
 def move_task(
-    opened: Sending[Source], task: MoveTask[Stretch], advance: Advance, *, terms: MoveTerms, targets: SharedTargets
+    opened: Sending[Input], task: MoveTask[Stretch], advance: Advance, *, terms: MoveTerms, targets: SharedTargets
 ) -> MoveDone:
     """Move what a task needs, in another process; what it reads again is neither summed nor reported.
 
@@ -94,7 +92,7 @@ def move_task(
                 mover.move_stretch(rows, values=values)
             else:
                 mover.move_small(rows)
-    return MoveDone(first.sketch, files.sent)
+    return MoveDone(first.sketch, files.sent, first.overflowed)
 
 
 def _targets_of(task: MoveTask[Stretch], layouts: VersionLayout) -> set[int]:
@@ -108,7 +106,7 @@ def _targets_of(task: MoveTask[Stretch], layouts: VersionLayout) -> set[int]:
 class Move:
     """A planned move from an opened source."""
 
-    def __init__(self, plan: MovePlan, settings: ReshardSettings, source: Source, job: Job) -> None:
+    def __init__(self, plan: MovePlan, settings: ReshardSettings, source: Input, job: Job) -> None:
         self._plan = plan
         self._settings = settings
         self._source = source
@@ -118,6 +116,10 @@ class Move:
         once = exceeds_page_cache(2 * plan.size_bytes)
         self._variables = sorted(plan.survey.variables, key=lambda variable: plan.layouts.dense_at(variable.name))
         self.terms = MoveTerms(plan.layouts, variables, small, replace(settings, parts=None), once)
+        self.overflowed = 0
+        """Values that became infinite by a cast, once everything has moved."""
+        self.proved: Fingerprint | None = None
+        """What was read back, once it is proved."""
 
     def run(self, output: VersionOutput, files: Sequence[Sink]) -> ContentSketch:
         """Move everything, by threads or other processes; return the sums of what they read."""
@@ -126,6 +128,7 @@ class Move:
         mover = Mover(self.terms, self._source, files, self._job.reporter)
         self._write_between(files)
         run_all(mover.do, self._pieces(mover), self._job.workers)
+        self.overflowed = mover.overflowed
         return mover.sketch
 
     def hand_out(self, output: VersionOutput, files: Sequence[Sink]) -> ContentSketch:
@@ -140,11 +143,12 @@ class Move:
             executor.share(targets.place)
             self._write_between(files)
         sketch = ContentSketch()
-        opens = HeldValue(self._source.value(), partial(Sending[Source], memory_bytes=memory_bytes))
+        opens = HeldValue(self._source.value(), partial(Sending[Input], memory_bytes=memory_bytes))
         work = FunctionWork(opens, partial(move_task, terms=self.terms, targets=targets))
         with self._job.run(work, Sending(self._source, 0), tasks) as results:
             for done in results:
                 sketch.add(done.sketch)
+                self.overflowed += done.overflowed
                 output.take(done.parts)
         return sketch
 
@@ -234,7 +238,7 @@ class Move:
     def prove(self, content: Fingerprint | ContentSketch, purpose: str, written: Written) -> Seal:
         """Return the seal of what was written, which has the content of its source; that must not have changed."""
         pieces = min(self._settings.piece_bytes, PIECE_BYTES)
-        seal = prove_version(
+        proved = prove_version(
             self._plan.target.store,
             written.version,
             self.terms.layouts,
@@ -243,50 +247,23 @@ class Move:
             options=ValueOptions(batch_bytes=self._settings.proof_batch_bytes, piece_bytes=pieces),
             marks=cache(partial(row_marks, self._plan)),
         )
+        self.proved = proved.fingerprint
         self._source.check_unchanged()
-        return seal if self._source.trust is None else self._source.trust.sign(seal, purpose)
+        return proved.seal if self._source.trust is None else self._source.trust.sign(proved.seal, purpose)
 
-
-@dataclass(frozen=True, slots=True, repr=False)
-class WriteResult:
-    """The written version; the source and the version that was read back both have its `fingerprint`."""
-
-    ref: str
-    output: str
-    from_ps: int | None
-    to_ps: int
-    version: int | None
-    """Its number, None for a version that only its name tells from others."""
-    size_bytes: int
-    bytes_read: int
-    bytes_written: int
-    rows: int
-    seconds: float
-    peak_memory_bytes: int
-    fingerprint: str
-    shards: tuple[ShardSummary, ...]
-    forced: str | None = None
-    """Why a source that is a checkpoint did not match its seal or its checksums, where `force` went on, else None."""
-    checksums: SumsCompared = NO_SUMS
-    """How many checksums of the source's files were compared, and how many are of values that were not read."""
-    items: ItemCounts = NO_ITEMS
-    left_out: tuple[LeftOut, ...] = ()
-    """What the source has and the version has not, and why."""
-
-    def __repr__(self) -> str:
-        shards = f"{f'{self.from_ps} to ' if self.from_ps else ''}{counted(self.to_ps, 'shard')}"
-        facts = (shards, counted(self.rows, "row"), size(self.size_bytes), f"in {escaped(self.output)}")
-        return describe(type(self).__name__, escaped(self.ref), *facts)
-
-
-Result = TypeVar("Result", bound=WriteResult)
+    def untouched(self) -> dict[str, str]:
+        """Return the fingerprints of the tables and variables that went out as they were, by name."""
+        same = self._source.unchanged()
+        if self.proved is None or not same:
+            return {}
+        parts = self.proved.variables | self.proved.tables
+        return {name: parts[name].hex() for name in sorted(same)}
 
 
 def write_version(
-    result: type[Result],
     plan: MovePlan,
     settings: ReshardSettings,
-    opens: AbstractContextManager[Source],
+    opens: AbstractContextManager[Input],
     job: Job,
     *,
     purpose: str,
@@ -296,7 +273,7 @@ def write_version(
     keep_old: bool = False,
     contents: Contents | None = None,
     describe: Describe | None = None,
-) -> Result:
+) -> WriteResult:
     """Write a planned version, prove it, make it visible and seal it, with the lock of the target held.
 
     `opens` opens the source, once the lock is held. `doing` names the phase to the reporter. `bytes_read` are those
@@ -330,8 +307,8 @@ def write_version(
                 content = source.content(move.run(output, files), job)
                 seal = output.publish(partial(move.prove, content, purpose), describe)
                 bytes_read += source.bytes_read + executor.bytes_read() - read_before
-    return result(
-        ref=plan.ref,
+    return WriteResult(
+        ref=f"{target.location}@{new.key}",
         output=target.location.url,
         from_ps=plan.from_ps,
         to_ps=plan.to_ps,
@@ -346,6 +323,9 @@ def write_version(
         shards=plan.shards,
         forced=None if source.trust is None else source.trust.forced,
         checksums=source.compared,
-        items=ItemCounts(len(plan.survey.variables) + len(plan.survey.tables), left_out=len(plan.survey.left_out)),
+        items=plan.items,
         left_out=plan.survey.left_out,
+        source=plan.source_ref,
+        untouched=move.untouched(),
+        overflowed=move.overflowed,
     )

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UnsupportedError, UsageError
@@ -19,24 +19,26 @@ from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.progress import SILENT, WARNINGS, Reporter
 from edl_ckpt.core.base.several import several
-from edl_ckpt.core.base.words import LayoutName, base_name, command, counted, describe, escaped
+from edl_ckpt.core.base.words import LayoutName, base_name, command, counted
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.catalog.files import alone_at, open_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed, list_versions
 from edl_ckpt.core.catalog.target import apart, check_outside, free_target, layouts_at, step_numbers
 from edl_ckpt.core.catalog.uuids import has_no_number
+from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, wrapped
 from edl_ckpt.core.commit.interface import NewVersion, Written
 from edl_ckpt.core.commit.newest_record import note_newest
 from edl_ckpt.core.commit.publish.disk import replaces_link
 from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
-from edl_ckpt.core.converting.changes import Changes, LeftOut, NameMap, left_out_lines, with_tables
+from edl_ckpt.core.converting.changes import Changes, NameMap, left_out_lines, with_tables
 from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
 from edl_ckpt.core.converting.items import items_out
 from edl_ckpt.core.converting.proof import Proved, confirm_source, is_changed, prove, unchanged
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import UNNUMBERED, Seal, ShardFile, State, Version
-from edl_ckpt.core.moving.tasks import WriteResult
+from edl_ckpt.core.moving.result import WriteResult
 from edl_ckpt.core.operations.prune.guards import is_good, looked_at
+from edl_ckpt.core.operations.reshard.execute import execute_reshard, planned_result, prepare_reshard
 from edl_ckpt.core.proof.trust import Trust, check_trust
 from edl_ckpt.core.proof.values import fingerprint
 from edl_ckpt.core.reading.reader import open_checkpoint
@@ -51,27 +53,6 @@ from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage.location import Location, LocationLike
 
 _STAYS: Final = "the files are those of {}: tables are split, and other tensors from 1 MiB on"
-
-
-@dataclass(frozen=True, slots=True)
-class ConvertResult(WriteResult):
-    """The written version; every table and variable in it has the sums of what was read."""
-
-    system: str = ""
-    dropped: tuple[LeftOut, ...] = ()
-    untouched: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """The fingerprints of the tables and variables that are what they were, by name."""
-    overflowed: int = 0
-    """Values that became infinite by a cast."""
-    dry_run: bool = False
-
-    @property
-    def left_out_bytes(self) -> int:
-        """Return the bytes of all that was left out."""
-        return sum(one.size_bytes for one in self.dropped)
-
-    def __repr__(self) -> str:
-        return describe("ConvertResult", escaped(self.ref), self.system, f"{self.from_ps} to {self.to_ps} shards")
 
 
 def convert_version(
@@ -90,13 +71,16 @@ def convert_version(
     force: bool = False,
     purpose: str = "reshard",
     workers: int | None = None,
+    executor: ExecutorLike | None = None,
+    max_memory_bytes: int | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = WARNINGS,
-) -> ConvertResult:
+) -> WriteResult:
     """Write a version for so many ranks, by default as many as it has, in its own place or at an `output` location.
 
     `system` is by default its own; another one needs an output. `names` are a map of names, before the changes.
-    `most_file_bytes` is for safetensors, whose files have at most so many bytes. With `dry_run` nothing is written.
+    `most_file_bytes` is for safetensors, whose files have at most so many bytes. An `executor` on a cluster, and a
+    bound of the memory of all batches, are for shards of ElasticDL. With `dry_run` nothing is written.
     Raises RefusedError for a target that is there, or that no version can replace; UnsupportedError for what the system
     cannot hold, and where files cannot be written; EdlCkptError when the proof fails; and what `check_trust` raises
     unless `force` is set.
@@ -108,6 +92,27 @@ def convert_version(
     if most_file_bytes is not None and most_file_bytes < 1:
         raise UsageError("files have at least 1 byte", hint="try: --max-shard-size 5GB")
     system, changes, job = system or version.layout.system, changes or Changes(), Job.here(workers, reporter=reporter)
+    if system != DESIGN.system and (executor is not None or max_memory_bytes is not None):
+        raise UsageError("an executor and a bound of memory are for versions of ElasticDL")
+    if system == DESIGN.system:
+        return _to_shards(
+            version,
+            ranks or version.ps_num or 1,
+            output=output,
+            number=number,
+            changes=changes,
+            names=names,
+            layout=layout,
+            keep_old=keep_old,
+            dry_run=dry_run,
+            force=force,
+            purpose=purpose,
+            workers=workers,
+            executor=executor,
+            max_memory_bytes=max_memory_bytes,
+            wait_seconds=wait_seconds,
+            reporter=reporter,
+        )
     where = version.location if output is None else Location.of(output)
     new = _new_version(version, where, system, number, layout, in_place=output is None)
     new = replace(new, purpose=purpose, keep_old=keep_old, reporter=reporter)
@@ -143,7 +148,7 @@ def convert_version(
         proved, writing = (None, None) if dry_run else _write(plan, job, trust, sums, new, where, wait_seconds)
         bytes_read = source.bytes_read
     shards = _shards_at(new, where, proved) if proved else ()
-    return ConvertResult(
+    return WriteResult(
         ref=f"{where}@{new.key}",
         output=where.url,
         from_ps=version.ps_num or 0,
@@ -159,13 +164,67 @@ def convert_version(
         shards=shards,
         forced=trust.forced,
         system=system,
-        dropped=plan.out.left_out,
+        source=version.ref,
         items=items_out(plan.out, is_written=not dry_run),
         left_out=plan.out.left_out,
         untouched=untouched(plan, proved) if proved else {},
         overflowed=writing.rows.overflowed if writing else 0,
         dry_run=dry_run,
         checksums=writing.compared if writing else NO_SUMS,
+    )
+
+
+def _to_shards(
+    version: Version,
+    ps_num: int,
+    *,
+    output: LocationLike | None,
+    number: int | None,
+    changes: Changes,
+    names: NameMap | None,
+    layout: LayoutName | None,
+    keep_old: bool,
+    dry_run: bool,
+    force: bool,
+    purpose: str,
+    workers: int | None,
+    executor: ExecutorLike | None,
+    max_memory_bytes: int | None,
+    wait_seconds: float,
+    reporter: Reporter,
+) -> WriteResult:
+    """Write shards of ElasticDL, as `convert_version` says."""
+    executor = wrapped(executor)
+    where = version.location if output is None else Location.of(output)
+    if not dry_run:
+        check_target(executor, where, version.size_bytes, reporter=reporter)
+    plan, settings = prepare_reshard(
+        version,
+        ps_num,
+        output=output,
+        layout=layout,
+        number=number,
+        changes=changes,
+        names=names,
+        workers=workers,
+        executor=executor,
+        max_memory_bytes=max_memory_bytes,
+        force=force,
+        reporter=reporter,
+    )
+    for warning in (*plan.warnings, *settings.warnings):
+        reporter.warn(warning)
+    if dry_run:
+        return planned_result(plan)
+    return execute_reshard(
+        plan,
+        settings,
+        executor=executor,
+        keep_old=keep_old,
+        force=force,
+        purpose=purpose,
+        wait_seconds=wait_seconds,
+        reporter=reporter,
     )
 
 
@@ -325,7 +384,7 @@ def strip_versions(
     failed: list[tuple[str, EdlCkptError]] | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = WARNINGS,
-) -> tuple[ConvertResult, ...]:
+) -> tuple[WriteResult, ...]:
     """Rewrite in place, without the companions of tables, the versions older than the newest `after` whole ones.
 
     Only complete versions that can be read are counted and rewritten; each is proved, and sealed anew. Tagged ones stay
@@ -338,7 +397,7 @@ def strip_versions(
     """
     if after < 1:
         raise UsageError("the newest whole version is never stripped: 1 is the least")
-    done: list[ConvertResult] = []
+    done: list[WriteResult] = []
     found: list[tuple[str, EdlCkptError]] = []
     kept = set(several(spared, "spared"))
     for where in dict.fromkeys(map(Location.of, several(locations, "locations"))):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.base.job import Job
@@ -42,6 +42,13 @@ _CLUSTER_TIMES: Final = 8
 """So many times as many where other processes read: all of them wait for the last task of the shards before."""
 
 
+class ProvedVersion(NamedTuple):
+    """A version that was read back: its seal, and the fingerprint with those of its parts."""
+
+    seal: Seal
+    fingerprint: Fingerprint
+
+
 def prove_version(
     store: Store,
     written: Version,
@@ -51,8 +58,8 @@ def prove_version(
     *,
     options: ValueOptions,
     marks: Marks | None = None,
-) -> Seal:
-    """Read back a written version and return its seal; EdlCkptError when it is not what was meant.
+) -> ProvedVersion:
+    """Read back a written version and return its seal and fingerprint; EdlCkptError when it is not what was meant.
 
     `layouts` are those by which it was written. `source` is the fingerprint of the source, or the sketch of its values
     when the source is not a checkpoint. `marks` returns rows whose places are planned, by the names of their tables:
@@ -88,7 +95,7 @@ def prove_version(
     expected = forms.fingerprint(source) if isinstance(source, ContentSketch) else source
     if read.text != expected.text:
         raise _differs(", ".join(map(repr, read.differing(expected)[:5])), written.path)
-    return Seal(written.version, read.text, tuple(sealed), now_text())
+    return ProvedVersion(Seal(written.version, read.text, tuple(sealed), now_text()), read)
 
 
 def _open(store: Store, files: Sequence[ShardFile]) -> dict[str, RangeReader]:

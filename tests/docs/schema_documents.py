@@ -193,9 +193,10 @@ RESULT: Final[Mapping[str, Schema]] = {
 }
 WRITTEN_KEYS: Final = (
     "ref output from_ps? to_ps version? size_bytes bytes_read bytes_written rows seconds? peak_memory_bytes?"
-    " fingerprint? shards* forced? (checksums) items left_out*"
+    " fingerprint? shards* forced? checksums items left_out* source? system dropped* untouched* overflowed needed"
+    " dry_run"
 )
-PLANNED_KEYS: Final = "(layout) (skew) (warnings*) (cluster?) (parts?)"
+PLANNED_KEYS: Final = "(in_place) (layout) (skew) (warnings*) (cluster?) (parts?)"
 COMPARED: Final = record("compared not_compared", compared=COUNT, not_compared=COUNT)
 ITEMS: Final = record("proved carried left_out", **dict.fromkeys(("proved", "carried", "left_out"), COUNT))
 LEFT_OUT: Final = record("name rows size_bytes reason kind", reason=TEXT, kind=TEXT)
@@ -206,10 +207,8 @@ WRITTEN: Final[Mapping[str, Schema]] = {
     "parts": PARTS,
     "items": ITEMS,
     "left_out": LEFT_OUT,
-}
-CHANGED_KEYS: Final = "(system) (dropped*) (untouched*) (overflowed)"
-CHANGED: Final[Mapping[str, Schema]] = {
     "dropped": LEFT_OUT,
+    "source": TEXT,
     "untouched": record("name fingerprint", fingerprint=TEXT),
 }
 ROWS_KEYS: Final = "ref table rows* missing* dtype? dim bytes_read (lost) (unread*)"
@@ -264,9 +263,9 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
         results=record(RESULT_KEYS, **RESULT),
         failed=FAILURE,
     ),
-    "reshard": record(f"{WRITTEN_KEYS} needed dry_run (in_place) {PLANNED_KEYS} {CHANGED_KEYS}", **WRITTEN, **CHANGED),
-    "edit": record(f"{WRITTEN_KEYS} needed dry_run {CHANGED_KEYS}", **WRITTEN, **CHANGED),
-    "import": record(f"{WRITTEN_KEYS} dry_run (needed) {PLANNED_KEYS} {CHANGED_KEYS}", **WRITTEN, **CHANGED),
+    "reshard": record(f"{WRITTEN_KEYS} {PLANNED_KEYS}", **WRITTEN),
+    "edit": record(f"{WRITTEN_KEYS} {PLANNED_KEYS}", **WRITTEN),
+    "import": record(f"{WRITTEN_KEYS} {PLANNED_KEYS}", **WRITTEN),
     "copy": record(
         "copied* bytes_copied seconds? (failed*) dry_run (cluster?)",
         copied=record(

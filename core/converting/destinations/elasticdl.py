@@ -26,8 +26,14 @@ class ToElasticDL(Destination):
 
     system = DESIGN.system
     of_system = re.compile("")
+    other_way = ""
     varints = True
     _layout: VersionLayout
+
+    @property
+    def holder(self) -> str:
+        """Return what cannot hold a dtype, in words."""
+        return "a checkpoint of ElasticDL"
 
     def describes(self, name: str, read: Collection[str]) -> bool:
         """Say True: shards without a value are shards, and a version has nothing else."""

@@ -69,6 +69,9 @@ class Destination(ABC):
     varints: ClassVar[bool] = False
     """True where the bytes of ids as varints must be counted."""
 
+    other_way: ClassVar[str] = "choose --variable"
+    """What leads on besides leaving out what it lacks; only an export selects variables."""
+
     other_dtypes: ClassVar[frozenset[str] | None] = frozenset()
     """Of the dtypes that no table has, those that its variables may have; None where it keeps no variables."""
 
@@ -86,13 +89,18 @@ class Destination(ABC):
         if self.other_dtypes is not None:
             named = [(v.source, v.dtype) for v in out.variables]
             ref, known = self.source.version.ref, self.held_dtypes
-            check_held(self.system, named, known, path=ref, keeps_items=self.is_own)
+            check_held(self.holder, named, known, path=ref, keeps_items=self.is_own, other_way=self.other_way)
         if self.is_own:
             return out
         out = out.without([v.source for v in out.variables if v.is_item], f"{NO_PLACE}{self.system}")
         records = records_of(self.source)
         out = out.without(filter(is_waiting, records), NOT_ADMITTED, RECORD)
         return out.without(records, f"{NO_PLACE}{self.system}", RECORD)
+
+    @property
+    def holder(self) -> str:
+        """Return what cannot hold a dtype, in words."""
+        return self.system
 
     @property
     def held_dtypes(self) -> frozenset[str]:

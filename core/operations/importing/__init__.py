@@ -14,7 +14,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from shlex import quote
 from typing import Any, Final
 
@@ -38,6 +38,7 @@ from edl_ckpt.core.converting.changes import FLOATS, ROWS, NameMap, check_table,
 from edl_ckpt.core.converting.names import new_names
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.moving.part_plan import ReshardSettings
+from edl_ckpt.core.moving.result import WriteResult
 from edl_ckpt.core.operations.importing.archives import SYSTEM, check_members
 from edl_ckpt.core.operations.importing.arrays import ARRAY_ENDINGS, ArraySource
 from edl_ckpt.core.operations.importing.rows import IDS_NAME, VECTORS_NAME
@@ -45,7 +46,6 @@ from edl_ckpt.core.operations.importing.source import (
     ArrayData,
     ArraysPlan,
     ImportedTable,
-    ImportResult,
     NamedArrays,
     execute_import,
     prepare_import,
@@ -62,7 +62,6 @@ from edl_ckpt.core.storage.user_files import is_directory, is_file
 
 __all__ = [
     "ArraysPlan",
-    "ImportResult",
     "NameMap",
     "as_checkpoint",
     "import_arrays",
@@ -86,7 +85,7 @@ def import_arrays(
     executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = WARNINGS,
-) -> ImportResult:
+) -> WriteResult:
     """Write a new version of a location from a safetensors file, an .npz, a directory of .npy, or a framework's files.
 
     Without a map, the notes in the source name its tables; without notes, each pair X.ids and X.vectors is the table X.
@@ -247,10 +246,10 @@ def import_checkpoint(
     executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = WARNINGS,
-) -> ImportResult:
+) -> WriteResult:
     """Write a source as version `version` of a location, for `ps_num` servers; `force` and errors as for a reshard."""
     where = Location.of(location)
-    done = reshard_version(
+    return reshard_version(
         source,
         ps_num,
         output=where,
@@ -262,8 +261,6 @@ def import_checkpoint(
         wait_seconds=wait_seconds,
         reporter=reporter,
     )
-    values = {field.name: getattr(done, field.name) for field in fields(ImportResult)}
-    return ImportResult(**values | {"ref": f"{where}@{version}"})
 
 
 def plan_checkpoint(

@@ -28,10 +28,11 @@ from edl_ckpt.core.converting.changes import LeftOut
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.tables import TableInfo
+from edl_ckpt.core.moving.input import FileRows, FileValues, Input, SurveyedTable, read_bytes
 from edl_ckpt.core.moving.part_plan import ReshardSettings, settings_for
 from edl_ckpt.core.moving.plan import MovePlan, lay_out_survey, survey_source
-from edl_ckpt.core.moving.source import FileRows, Source, SurveyedTable, read_bytes
-from edl_ckpt.core.moving.tasks import WriteResult, write_version
+from edl_ckpt.core.moving.result import WriteResult
+from edl_ckpt.core.moving.tasks import write_version
 from edl_ckpt.core.proof.duplicates import IdOrder, check_reads
 from edl_ckpt.core.reading.blocks import IdBlock
 from edl_ckpt.core.reading.picklable import FileValue
@@ -193,13 +194,11 @@ class ImportedTable:
         check_reads(self.name, reads, order, path=self.ids.reader.path)
 
 
-class NamedArrays(Source):
+class NamedArrays(Input):
     """All arrays of a source by what they become: dense variables by name, and tables.
 
     Without a `location` they are in memory, and only this process reads them.
     """
-
-    ids_encoded = False
 
     def __init__(
         self, dense: Mapping[str, ArrayData], tables: Sequence[ImportedTable], location: Location | None = None
@@ -213,6 +212,11 @@ class NamedArrays(Source):
         """The bytes of all elements."""
         self.readers = list({id(array.reader): array.reader for array in arrays}.values())
         """The opened files, each once."""
+
+    @property
+    def place(self) -> str:
+        """Return the URL of the files; '' for arrays in memory."""
+        return "" if self._location is None else self._location.url
 
     def leave_out(self, left_out: Sequence[LeftOut]) -> None:
         """Note what the source has and no shard contains."""
@@ -268,7 +272,13 @@ class NamedArrays(Source):
         """Return the arrays in another process; each file is opened by its first read."""
         return self
 
-    def stretches(self, task_bytes: int, *, values: bool) -> Iterator[IdsAt]:
+    def stretches(
+        self,
+        task_bytes: int,
+        job: Job,  # noqa: ARG002 - all rows go out
+        *,
+        values: bool,
+    ) -> Iterator[IdsAt]:
         """Yield the rows of all tables, in the order of the source."""
         for number, table in enumerate(self._tables):
             row_bytes = _ID_BYTES + values * table.form.row_bytes
@@ -311,9 +321,9 @@ class NamedArrays(Source):
         end = vectors.offset + vectors.size_bytes
         return FileRows(vectors.reader, vectors.offset, end, self._tables[ids.table].form.row_bytes)
 
-    def dense(self, name: str) -> tuple[RangeReader, int]:
-        """Return the file of a variable, and the offset of its values there."""
-        return self._dense[name].reader, self._dense[name].offset
+    def dense(self, name: str) -> FileValues:
+        """Return where the values of a variable are."""
+        return FileValues(self._dense[name].reader, self._dense[name].offset)
 
     def check_unchanged(self) -> None:
         """Raise LockedError when a file has changed since it was opened."""
@@ -332,13 +342,10 @@ class ArraysPlan(MovePlan):
 
     arrays: NamedArrays
 
-
-@dataclass(frozen=True, slots=True, repr=False)
-class ImportResult(WriteResult):
-    """The new version; the source and the version that was read back both have its `fingerprint`.
-
-    `from_ps` is the number of shards of a source that is a checkpoint, None for arrays.
-    """
+    @property
+    def source_ref(self) -> str:
+        """Return the file or the directory with the arrays."""
+        return self.arrays.place
 
 
 def prepare_import(arrays: NamedArrays, target: Target, ps_num: int, job: Job) -> tuple[ArraysPlan, ReshardSettings]:
@@ -358,7 +365,7 @@ def execute_import(
     *,
     purpose: str = "import",
     wait_seconds: float = LOCK_WAIT_SECONDS,
-) -> ImportResult:
+) -> WriteResult:
     """Write a planned version, prove it, make it visible and seal it, with the lock of the target held.
 
     The source must still be open. `purpose` names the command to those that wait for the lock. Raises LockedError when
@@ -366,7 +373,6 @@ def execute_import(
     no room, EdlCkptError when the proof fails.
     """
     return write_version(
-        ImportResult,
         plan,
         settings,
         nullcontext(plan.arrays),

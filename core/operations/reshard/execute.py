@@ -35,15 +35,19 @@ from edl_ckpt.core.catalog.target import Target, check_outside, free_target
 from edl_ckpt.core.catalog.uuids import has_no_number
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of, wrapped
 from edl_ckpt.core.commit.publish.disk import replaces_link
+from edl_ckpt.core.converting.changes import Changes, NameMap, Outgoing, outgoing, with_tables
+from edl_ckpt.core.converting.destinations.elasticdl import ToElasticDL
+from edl_ckpt.core.converting.destinations.interface import Given
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.versions import CheckpointRef, Version
 from edl_ckpt.core.moving.part_plan import ReshardSettings, choose_settings, settings_for
 from edl_ckpt.core.moving.plan import MovePlan, SourceSurvey, lay_out_survey, survey_source
-from edl_ckpt.core.moving.source import VersionSource
-from edl_ckpt.core.moving.tasks import WriteResult, write_version
+from edl_ckpt.core.moving.result import WriteResult
+from edl_ckpt.core.moving.tasks import write_version
+from edl_ckpt.core.moving.version_input import VersionInput
 from edl_ckpt.core.proof.fingerprint import of_tables, value_bytes
 from edl_ckpt.core.proof.trust import check_trust
-from edl_ckpt.core.proof.values import fingerprint_checkpoint
+from edl_ckpt.core.proof.values import fingerprint, fingerprint_checkpoint
 from edl_ckpt.core.reading.part_records import records_of, without_variables
 from edl_ckpt.core.reading.pieces import total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
@@ -60,6 +64,10 @@ class Survey(SourceSurvey):
     """A version, counted for `to_ps` parameter servers. A plan needs nothing else of it."""
 
     source: Version
+    out: Outgoing | None = None
+    """What goes out of it; None for all of it, as it is."""
+    names: NameMap = field(default_factory=NameMap)
+    """The tables that variables of it are."""
     kept: Mapping[str, RangeReader] = field(default_factory=dict)
     """Readers that have the ids of far shards on the local disk: the execution takes them over."""
 
@@ -81,28 +89,34 @@ def survey_ids(
     executor: Executor | None = None,
     piece_bytes: int | None = None,
     max_memory_bytes: int | None = None,
+    changes: Changes | None = None,
+    names: NameMap | None = None,
     reporter: Reporter = WARNINGS,
 ) -> Survey:
     """Read all ids of a checkpoint and count those of each of `ps_num` servers; no value is read.
 
-    `piece_bytes` is how many bytes of ids are one task, here and when the rows are moved. `max_memory_bytes` bounds the
-    ids that are sorted to find duplicates. Raises UsageError for a
-    number of servers that cannot be, CorruptError for ids that cannot be decoded, are not as many as rows, or that a
-    table has twice.
+    `changes` are made on the way, and `names` are a map of names, before them. `piece_bytes` is how many bytes of ids
+    are one task, here and when the rows are moved. `max_memory_bytes` bounds the ids that are sorted to find
+    duplicates. Raises UsageError for a number of servers that cannot be, CorruptError for ids that cannot be decoded,
+    are not as many as rows, or that a table has twice.
     """
     workers = default_workers(remote=checkpoint.is_far) if workers is None else workers
     job = Job(executor or Threads(workers), workers, max_memory_bytes, reporter)
     kept = checkpoint.keep_ids(job)
+    names, changes = names or NameMap(), changes or Changes()
+    changes = replace(changes, rename=(*names.rename.items(), *changes.rename))
+    number = checkpoint.shards[0].version if checkpoint.shards else 0
+    opened = with_tables(checkpoint, names) if names.tables else checkpoint
+    given = Given(opened, outgoing(opened, changes), ps_num, number)
+    check_ps_num(ps_num)
+    out = ToElasticDL(given).out
+    out.check_some(checkpoint.version.ref)
     expect(reporter, total_id_bytes(checkpoint) + 2 * value_bytes(checkpoint))  # they are moved, and proved
-    counted_ids = survey_source(
-        VersionSource(checkpoint),
-        ps_num,
-        number=checkpoint.shards[0].version if checkpoint.shards else 0,
-        job=job,
-        piece_bytes=piece_bytes,
-    )
+    counted_ids = survey_source(VersionInput(opened, out), ps_num, number=number, job=job, piece_bytes=piece_bytes)
     facts = {fact.name: getattr(counted_ids, fact.name) for fact in fields(SourceSurvey)}
-    return Survey(source=checkpoint.version, kept=kept, **facts)
+    if changes != Changes():  # what was asked for is no surprise
+        facts["warns_of"] = tuple(one for one in counted_ids.left_out if one.lacks_place)
+    return Survey(source=checkpoint.version, kept=kept, out=out, names=names, **facts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,6 +129,11 @@ class ReshardPlan(MovePlan):
     def ref(self) -> str:
         """Return the reference of the version that is read."""
         return self.survey.source.ref
+
+    @property
+    def source_ref(self) -> str:
+        """Return the same."""
+        return self.ref
 
     @property
     def from_ps(self) -> int:
@@ -147,15 +166,27 @@ def plan_reshard(survey: Survey, target: Target, *, renumber: bool = False) -> R
     return ReshardPlan(target, *lay_out_survey(survey, target))
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class ReshardResult(WriteResult):
-    """The written version; the source and the version that was read back both have its `fingerprint`.
-
-    It was not `needed` when the version was there already; its fingerprint is then '' without a seal.
-    """
-
-    from_ps: int
-    needed: bool = True
+def planned_result(plan: ReshardPlan) -> WriteResult:
+    """Return what a dry run answers: nothing was written."""
+    return WriteResult(
+        ref=f"{plan.target.location}@{plan.target.number}",
+        source=plan.source_ref,
+        output=plan.target.location.url,
+        from_ps=plan.from_ps,
+        to_ps=plan.to_ps,
+        version=plan.target.number,
+        size_bytes=plan.size_bytes,
+        bytes_read=plan.survey.bytes_read,
+        bytes_written=0,
+        rows=plan.rows,
+        seconds=0.0,
+        peak_memory_bytes=peak_memory_bytes(),
+        fingerprint="",
+        shards=plan.shards,
+        items=replace(plan.items, proved=0),
+        left_out=plan.survey.left_out,
+        dry_run=True,
+    )
 
 
 def execute_reshard(
@@ -165,9 +196,10 @@ def execute_reshard(
     executor: ExecutorLike | None = None,
     keep_old: bool = False,
     force: bool = False,
+    purpose: str = "reshard",
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = WARNINGS,
-) -> ReshardResult:
+) -> WriteResult:
     """Write a planned version, prove it, make it visible and seal it, with the lock of the target held.
 
     `settings` are those of `settings_for(plan)` by default. `keep_old` leaves the old shards of an in-place reshard in
@@ -183,20 +215,19 @@ def execute_reshard(
     source, target = plan.survey.source, plan.target
     job = job_of(executor, [source], target=target.location, reporter=reporter)
     copies = MetadataCopies(target.store, reporter=reporter)
-    is_described = not target.in_place and target.number == source.version
+    is_described = not target.in_place and target.number == source.key_of_copies
     contents = Contents.of(source) if target.in_place else None
     if contents is not None:
         contents.check_only(source.sizes, "move it away, or try: --output LOCATION")
     settings = settings or settings_for(plan)
     job = job.limited(settings.workers)
     return write_version(
-        ReshardResult,
         plan,
         settings,
         _opened(plan, job, force=force),
         job,
-        purpose="reshard",
-        doing="resharding",
+        purpose=purpose,
+        doing=_DOING.get(purpose, "writing"),
         bytes_read=plan.survey.bytes_read,
         wait_seconds=wait_seconds,
         keep_old=keep_old,
@@ -206,7 +237,7 @@ def execute_reshard(
 
 
 @contextmanager
-def _opened(plan: ReshardPlan, job: Job, *, force: bool) -> Iterator[VersionSource]:
+def _opened(plan: ReshardPlan, job: Job, *, force: bool) -> Iterator[VersionInput]:
     """Open the source of a plan; LockedError when a file of it is not the one that was surveyed."""
     source = plan.survey.source
     if plan.target.in_place:
@@ -220,7 +251,14 @@ def _opened(plan: ReshardPlan, job: Job, *, force: bool) -> Iterator[VersionSour
                 raise LockedError("the shard has changed since the plan was made", path=shard.file.path)
         sums = checkpoint.watch()
         checkpoint.take_ids(plan.survey.kept)
-        yield VersionSource(checkpoint, trust, sums)
+        names, out = plan.survey.names, plan.survey.out
+        assert out is not None  # noqa: S101 - a survey of files has found it
+        source_input = VersionInput(with_tables(checkpoint, names) if names.tables else checkpoint, out, trust, sums)
+        if trust.seal is not None and (names.tables or source_input.is_changed):
+            trust.confirm(fingerprint(checkpoint, job.silent()).text)  # else damage would get a new seal
+            trust.seal = None  # what goes out has another fingerprint than it says
+            sums.restart()
+        yield source_input
 
 
 def reshard_version(
@@ -238,7 +276,7 @@ def reshard_version(
     force: bool = False,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = WARNINGS,
-) -> ReshardResult:
+) -> WriteResult:
     """Write a version for `ps_num` servers: `prepare_reshard`, then `execute_reshard`; their errors are raised.
 
     The reporter is warned of what the plan and its settings warn of.
@@ -278,6 +316,8 @@ def prepare_reshard(
     layout: LayoutName | None = None,
     empty: Layout | None = None,
     number: int | None = None,
+    changes: Changes | None = None,
+    names: NameMap | None = None,
     workers: int | None = None,
     executor: ExecutorLike | None = None,
     max_memory_bytes: int | None = None,
@@ -288,7 +328,8 @@ def prepare_reshard(
 
     Nothing is written. Without `output` (a checkpoint_dir) the version is replaced in place. `layout` is 'design' or
     'elasticdl', by default the one at the output, and at an empty output `empty`, by default the version's own.
-    `number` is the version it becomes, by default the number it has. `max_memory_bytes` bounds the batches of all
+    `number` is the version it becomes, by default the number it has. `changes` are made on the way, and `names` are a
+    map of names, before them. `max_memory_bytes` bounds the batches of all
     workers together. Raises what `open_checkpoint` raises, UsageError for bounds that cannot be met, RefusedError for
     a target that exists, or an output with several layouts, and what `check_trust` raises unless `force` is set.
     """
@@ -314,6 +355,8 @@ def prepare_reshard(
             executor=chosen.limited(first.workers),
             piece_bytes=first.piece_bytes,
             max_memory_bytes=max_memory_bytes,
+            changes=changes,
+            names=names,
             reporter=reporter,
         )
     renumber = number is not None or version.is_alone or bool(version.uuid)
@@ -364,6 +407,8 @@ def _target_of(
     return Target(open_store(version.location), version.layout, wanted, version.path, version)
 
 
+_DOING: Final = {"reshard": "resharding", "edit": "editing", "import": "importing"}
+"""What is done, by its purpose, for a line of progress."""
 _WRITTEN: Final = frozenset({"v4", ""})
 """The wire generations of shards that a reshard writes; '' is a shard of no bytes."""
 
@@ -376,7 +421,7 @@ def find_resharded(
     layout: LayoutName | None = None,
     force: bool = False,
     reporter: Reporter = WARNINGS,
-) -> ReshardResult | None:
+) -> WriteResult | None:
     """Return the result of a reshard that was made before, which is not `needed`; None when there is work to do.
 
     In place, the version itself has the shards. At an `output`, the version of its number has them and the same
@@ -395,7 +440,7 @@ def find_resharded(
             return None
         if made is not version and not _has_content_of(version, made, reporter):
             return None
-        return _result(checkpoint, version.ps_num or 0, forced, time.perf_counter() - begin)
+        return _result(checkpoint, version, forced, time.perf_counter() - begin)
 
 
 def _listed(location: Location, version: Version, reporter: Reporter) -> Version | None:
@@ -427,13 +472,14 @@ def _fingerprint(version: Version, reporter: Reporter) -> str:
         return fingerprint_checkpoint(without_variables(checkpoint, records), reporter=reporter).text
 
 
-def _result(checkpoint: Checkpoint, from_ps: int, forced: str | None, seconds: float) -> ReshardResult:
+def _result(checkpoint: Checkpoint, source: Version, forced: str | None, seconds: float) -> WriteResult:
     version = checkpoint.version
     shards = tuple(shard.summary for shard in checkpoint.shards)
-    return ReshardResult(
+    return WriteResult(
         ref=version.ref,
+        source=source.ref,
         output=version.location.url,
-        from_ps=from_ps,
+        from_ps=source.ps_num or 0,
         to_ps=version.ps_num or 0,
         version=version.version,
         size_bytes=version.size_bytes,
@@ -445,5 +491,6 @@ def _result(checkpoint: Checkpoint, from_ps: int, forced: str | None, seconds: f
         fingerprint=version.fingerprint,
         shards=shards,
         forced=forced,
+        system=version.layout.system,
         needed=False,
     )

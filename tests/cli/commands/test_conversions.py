@@ -308,7 +308,7 @@ def test_files_side_by_side_go_to_an_output(tmp_path: Path) -> None:
     run = settled(Path(shutil.copytree(SYSTEMS / "bundle/deeprec", tmp_path / "run")))
     refused(run, "reshard", run, "--ranks", "3", code=16, words="files side by side are not replaced together")
     done = document("reshard", run, "--ranks", "3", "--output", tmp_path / "out")
-    assert (done["to_ps"], done["rows"], done["system"]) == (3, 400, "tensorflow")
+    assert (done["to_ps"], done["rows"], done["system"]) == (3, 1200, "tensorflow")
     assert edl("verify", tmp_path / "out", "--deep").returncode == 0
     with open_checkpoint(at(run, 100)) as one, open_checkpoint(at(tmp_path / "out", 100)) as other:
         assert fingerprint_checkpoint(one).tables == fingerprint_checkpoint(other).tables
@@ -437,3 +437,23 @@ def test_lists_beside_a_reshard_in_place(tmp_path: Path) -> None:
     for command in ("list", "verify", "inspect"):
         assert edl(command, run).returncode == 0
     assert verify_version(at(run, number), level="deep").ok
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_an_import_with_and_without_a_map(tmp_path: Path, *, dry_run: bool) -> None:
+    """A map that changes no name changes nothing: neither rows, what is left out, warnings and keys, nor bytes."""
+    (tmp_path / "same.toml").write_text('[rename]\n"*" = "*"\n')
+    found = []
+    mapped = ("--map", str(tmp_path / "same.toml"))
+    for name, words in (("plain", ()), ("mapped", mapped)):
+        flags = ("--ps", "3", *words, *(("--dry-run",) if dry_run else ()), "--json")
+        done = edl("import", f"{SYSTEMS}/dcp/torchrec@2", f"{name}@5", *flags, cwd=tmp_path)
+        assert done.returncode == 0
+        assert "left out: step (1 value; not in elasticdl)" in done.stderr
+        timed = {"seconds": 0, "peak_memory_bytes": 0}
+        found.append((json.loads(done.stdout.replace(name, "new")) | timed, done.stderr.replace(name, "new")))
+    assert found[0] == found[1]
+    assert found[0][0]["rows"] == 2428
+    if not dry_run:
+        shards = [[path.read_bytes() for path in sorted(tmp_path.glob(f"{n}/*/*.chkpt"))] for n in ("plain", "mapped")]
+        assert (len(shards[0]), shards[0]) == (3, shards[1])

@@ -44,7 +44,8 @@ def test_the_text_of_an_edit(run: Path, tmp_path: Path) -> None:
     )
     plan = edl(*words, "--dry-run", cwd=tmp_path)
     assert plan.returncode == 0
-    assert plan.stdout.splitlines()[-1].endswith("241 rows. Nothing was written.")
+    assert "241 rows, largest shard" in plan.stdout.splitlines()[-1]
+    assert plan.stdout.splitlines()[-1].endswith("Nothing was written.")
     assert not (tmp_path / "out").exists()
     done = edl(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

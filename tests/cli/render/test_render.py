@@ -42,7 +42,6 @@ from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core import (
     Changes,
     CheckpointSummary,
-    ConvertResult,
     CopyPlan,
     CopyResult,
     DiffResult,
@@ -51,13 +50,13 @@ from edl_ckpt.core import (
     Location,
     Lookup,
     ReshardPlan,
-    ReshardResult,
     ReshardSettings,
     StorageReport,
     TensorStats,
     Trial,
     ValueSample,
     VerifyResult,
+    WriteResult,
     convert_version,
     diff_versions,
     execute_copy,
@@ -236,7 +235,7 @@ def _check_version(version: Version, tmp_path: Path, capsys: pytest.CaptureFixtu
         return
     check(
         written.planned_document("reshard", plan, settings),
-        written.plan_reshard_human(plan, settings),
+        written.planned_human(plan, settings),
         "reshard/1",
         capsys,
     )
@@ -244,13 +243,13 @@ def _check_version(version: Version, tmp_path: Path, capsys: pytest.CaptureFixtu
     sending = replace(settings, parts=parts)
     check(
         written.planned_document("reshard", plan, sending),
-        written.plan_reshard_human(plan, sending),
+        written.planned_human(plan, sending),
         "reshard/1",
         capsys,
     )
     assert "30 parts in 9 tasks, spilled: values read 2.00 times (2.0 MiB), 512.0 KiB by local disks" in str(parts)
     result = execute_reshard(plan, settings)
-    check(written.written_document("reshard", result), written.reshard_human(result), "reshard/1", capsys)
+    check(written.written_document("reshard", result), written.written_human(result), "reshard/1", capsys)
     only_done = {"checksums"}  # they are compared while values are read
     planned = set(written.planned_document("reshard", plan, settings))
     assert set(written.written_document("reshard", result)) - only_done <= planned
@@ -295,8 +294,8 @@ class Results:
     exported: ExportResult
     imported: Any
     plan: tuple[ReshardPlan, ReshardSettings]
-    resharded: ReshardResult
-    converted: tuple[ConvertResult, ...]
+    resharded: WriteResult
+    converted: tuple[WriteResult, ...]
     copy_plan: CopyPlan
     copied: CopyResult
     pruned: PruneResult
@@ -460,8 +459,6 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "get.variable_document": lambda r: [render_get.variable_document("run@1", "a\x1b", _VECTOR, "float32")],
     "get.variable_human": lambda r: [render_get.variable_human("run@1", "a\x1b", _VECTOR, "float32")],
     "get.variable_rows": lambda r: [render_get.variable_rows(_VECTOR)],
-    "written.import_human": lambda r: [written.import_human(r.imported)],
-    "written.plan_import_human": lambda r: [written.plan_import_human(*r.plan)],
     "inspect.document": lambda r: [
         render_inspect.document(r.summary),
         render_inspect.document(r.summary, r.stats),
@@ -489,17 +486,16 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
         for policy in (None, Policy((Latest(1),)))
     ],
     "listing.report_human": lambda r: [render_list.report_human(report_location(r.listing.location), "a\x1b.html")],
-    "written.converted_document": lambda r: [written.converted_document(one, "edit") for one in r.converted],
     "written.repair_document": lambda _: map(written.repair_document, REPAIRS),
     "written.repair_human": lambda _: map(written.repair_human, REPAIRS),
-    "written.converted_human": lambda r: map(written.converted_human, r.converted),
     "written.written_document": lambda r: [
         written.written_document("reshard", r.resharded),
         written.written_document("import", r.imported),
+        *(written.written_document("edit", one) for one in r.converted),
     ],
-    "written.reshard_human": lambda r: [written.reshard_human(r.resharded)],
+    "written.written_human": lambda r: map(written.written_human, (r.resharded, r.imported, *r.converted)),
     "written.planned_document": lambda r: [written.planned_document(name, *r.plan) for name in ("import", "reshard")],
-    "written.plan_reshard_human": lambda r: [written.plan_reshard_human(*r.plan)],
+    "written.planned_human": lambda r: [written.planned_human(*r.plan)],
     "du.document": lambda r: [render_usage.document(usage(r)), render_usage.document(r.summary)],
     "du.human": lambda r: [render_usage.human(usage(r)), render_usage.human(r.summary)],
     "du.rows": lambda r: [render_usage.rows(usage(r)), render_usage.rows(r.summary)],

@@ -28,7 +28,7 @@ def test_a_schema_is_one(name: str) -> None:
 
 def test_every_document_has_a_schema() -> None:
     """Whatever document the code of the commands makes has a schema, and no schema is left without a document."""
-    named = re.compile(r'(?:"schema": "edl-ckpt/|show_converted\(out, "|document_of\(\s*")([\w-]+)')
+    named = re.compile(r'(?:"schema": "edl-ckpt/|show_converted\(out, "|written_document\("|document_of\(\s*")([\w-]+)')
     made = {
         name for path in (TOP / "cli").rglob("*.py") for name in named.findall(path.read_text(encoding="utf-8"))
     } | {"get", "head", "sample"}  # render_get makes them

@@ -24,17 +24,19 @@ from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import RESULT_BYTES
 from edl_ckpt.core.catalog.target import Target
+from edl_ckpt.core.converting.changes import Outgoing, OutTable
 from edl_ckpt.core.kernel import routing
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.tables import Extent, IdRun, ShardIndex, TableEntry, TableInfo
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.moving import move
 from edl_ckpt.core.moving import plan as planning
-from edl_ckpt.core.moving import source as versions
+from edl_ckpt.core.moving import version_input as versions
+from edl_ckpt.core.moving.input import PieceCounts, SparsePairs, SurveyedTable
 from edl_ckpt.core.moving.move import Turns
 from edl_ckpt.core.moving.part_plan import ReshardSettings
-from edl_ckpt.core.moving.source import PieceCounts, SparsePairs, SurveyedTable, VersionSource
 from edl_ckpt.core.moving.tasks import Move
+from edl_ckpt.core.moving.version_input import VersionInput
 from edl_ckpt.core.operations.reshard.execute import Survey, plan_reshard
 from edl_ckpt.core.reading.blocks import IdBlock, IdPiece, read_piece
 from edl_ckpt.core.reading.pieces import IdsAt
@@ -315,7 +317,7 @@ def test_a_plan_does_not_grow_with_the_rows() -> None:
     stretches, peaks = [], []
     for rows in (10**7, 10**10):
         checkpoint: Any = wide_checkpoint(rows, 64)
-        found = planning._Counting(VersionSource(checkpoint), 1000, Job.here(1), 1 << 19).stretches()
+        found = planning._Counting(opened_input(checkpoint), 1000, Job.here(1), 1 << 19).stretches()
         stretches.append(len(found))
         per_target = np.full(1000, rows // 1000 // len(found), np.int64)
         counts = tuple(PieceCounts("t", per_target.copy(), per_target * 6) for _ in found)
@@ -334,7 +336,7 @@ def test_a_plan_for_a_cluster() -> None:
     """Ten thousand million rows in tasks of 256 MiB, 256 to 400: a stretch takes memory for its own targets alone."""
     checkpoint: Any = wide_checkpoint(10**10, 256)
     cluster: Any = SimpleNamespace(is_cluster=True, threads=1, task_bytes=lambda _: 256 << 20)
-    found = planning._Counting(VersionSource(checkpoint), 400, Job(cluster, 1), 1 << 19).stretches()
+    found = planning._Counting(opened_input(checkpoint), 400, Job(cluster, 1), 1 << 19).stretches()
     assert len(found) > 2_500
     tracemalloc.start()
     counts = SparsePairs(400, PieceCounts)
@@ -350,9 +352,15 @@ def test_a_plan_for_a_cluster() -> None:
     assert peak < 1800 * len(found)
     assert np.count_nonzero(plan.routes[-1].ids_at) == 25
     settings = ReshardSettings(workers=1, piece_bytes=1 << 19, batch_bytes=1 << 20, proof_batch_bytes=1 << 20)
-    tasks = list(islice(Move(plan, settings, VersionSource(checkpoint), Job(cluster, 1)).tasks(cluster), 100))
+    tasks = list(islice(Move(plan, settings, opened_input(checkpoint), Job(cluster, 1)).tasks(cluster), 100))
     assert tasks
     assert max(len(pickle.dumps(task)) for task in tasks) < RESULT_BYTES
+
+
+def opened_input(checkpoint: Any) -> VersionInput:
+    """Return a checkpoint of one table as an input: all of it goes out."""
+    table = OutTable("t", TableInfo("t", 16, "uniform"), DTYPES["float32"], 1, by_number=False)
+    return VersionInput(checkpoint, Outgoing((table,), ()))
 
 
 def survey_of(checkpoint: Any, to_ps: int, counts: Sequence[PieceCounts], stretches: list[IdsAt]) -> Survey:
@@ -383,6 +391,7 @@ def wide_checkpoint(rows: int, ps_num: int) -> SimpleNamespace:
         version=version,
         shards=shards,
         table_names=["t"],
+        table_dtype=lambda _name: DTYPES["float32"],
         entries=lambda _name: entries,
         reader=lambda *_: near,
         files={file.path: near for file in files},

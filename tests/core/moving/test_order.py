@@ -11,8 +11,8 @@ from edl_ckpt.core.catalog.target import Target
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.tables import TableInfo
 from edl_ckpt.core.model.versions import ShardFile, State, Version
+from edl_ckpt.core.moving.input import PieceCounts, SurveyedTable
 from edl_ckpt.core.moving.plan import open_part_bytes, stretch_order
-from edl_ckpt.core.moving.source import PieceCounts, SurveyedTable
 from edl_ckpt.core.operations.reshard.execute import ReshardPlan, Survey, plan_reshard
 from edl_ckpt.core.reading.pieces import IdsAt
 from edl_ckpt.core.sources.elasticdl.names import DESIGN

@@ -297,6 +297,8 @@ def test_a_tensor_without_a_place_is_refused_by_name(version: Version, tmp_path:
     name = TENSORS_OF_NO_OTHER[system]
     if format_name == system:
         return
+    if (format_name, system) == ("checkpoint", "dcp"):  # the first of many are named
+        name = "odd.float8_e5m2"
     with pytest.raises(UnsupportedError, match=f"cannot hold .*'{name}'") as raised:
         export_version(version, tmp_path / "out", format_name=format_name)
     assert not (tmp_path / "out").exists()

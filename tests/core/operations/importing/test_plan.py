@@ -13,10 +13,11 @@ from edl_ckpt.core.catalog.target import Target
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.tables import TableInfo
+from edl_ckpt.core.moving.input import PieceCounts, SurveyedTable
 from edl_ckpt.core.moving.plan import SourceSurvey, lay_out_survey
-from edl_ckpt.core.moving.source import PieceCounts, SurveyedTable
+from edl_ckpt.core.moving.result import WriteResult
 from edl_ckpt.core.operations.export import export_version
-from edl_ckpt.core.operations.importing import ImportResult, as_checkpoint, import_arrays, import_checkpoint
+from edl_ckpt.core.operations.importing import as_checkpoint, import_arrays, import_checkpoint
 from edl_ckpt.core.operations.importing.source import ArraysPlan, NamedArrays
 from edl_ckpt.core.sources.elasticdl.names import ELASTICDL
 from edl_ckpt.core.sources.elasticdl.shard_layout import PlacedVariable
@@ -68,7 +69,7 @@ def test_a_checkpoint_is_imported(tmp_path: Path) -> None:
         version = as_checkpoint(str(tmp_path / place))
         assert version is not None
         done = import_checkpoint(version, str(tmp_path / f"new-{number}"), number, 3)
-        assert isinstance(done, ImportResult)
+        assert isinstance(done, WriteResult)
         assert (done.version, done.from_ps, done.to_ps) == (number, version.ps_num, 3)
         assert done.ref == f"{tmp_path}/new-{number}@{number}"
         assert done.fingerprint == source.fingerprint

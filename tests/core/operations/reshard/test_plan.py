@@ -15,8 +15,8 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.tables import TableInfo
 from edl_ckpt.core.model.versions import ShardFile, State, Version
+from edl_ckpt.core.moving.input import PieceCounts, SurveyedTable
 from edl_ckpt.core.moving.plan import row_marks
-from edl_ckpt.core.moving.source import PieceCounts, SurveyedTable
 from edl_ckpt.core.operations.reshard.execute import ReshardPlan, Survey, plan_reshard
 from edl_ckpt.core.sources.elasticdl.checks import LARGE_SHARD_BYTES
 from edl_ckpt.core.sources.elasticdl.names import DESIGN, ELASTICDL
