@@ -16,7 +16,7 @@ from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.model.systems import System
 from edl_ckpt.core.sources.recognised import recognised_file
-from edl_ckpt.core.sources.safetensors.parts import Part, PartName, beside_wholes, lacking, part_named
+from edl_ckpt.core.sources.safetensors.parts import Part, PartName, beside_wholes, lacking, lost_files, part_named
 from edl_ckpt.core.sources.safetensors.sets import (
     ENDING,
     INDEX,
@@ -101,6 +101,8 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
     faults = {path: fault for path, fault in known.items() if isinstance(fault, Exception)}
     torn = [f"{path}: {fault}" for path, fault in faults.items() if not isinstance(fault, UnsupportedError)]
     torn += lacking(parts.values(), _boxes(parts, digests))
+    boxes = {name: _parts_of(digests[path]) for path, name in parts.items()}
+    torn += lost_files(boxes)
     of_shard: dict[int, list[str]] = {}
     for path, number in shards.items():
         if path in files:
@@ -118,10 +120,15 @@ def _boxes(parts: Mapping[str, PartName], digests: Mapping[str, Digest | Excepti
     """Return the boxes of each tensor in parts of it, by its directory and its name."""
     boxes: dict[str, list[Part]] = {}
     for path, part in parts.items():
-        known = digests[path]
-        for name, (offsets, sizes) in known.items() if isinstance(known, dict) else ():
-            boxes.setdefault(f"{part.folder}{name}", []).append(Part(tuple(offsets), tuple(sizes)))
+        for name, box in _parts_of(digests[path]).items():
+            boxes.setdefault(f"{part.folder}{name}", []).append(box)
     return boxes
+
+
+def _parts_of(known: Digest | Exception) -> dict[str, Part]:
+    """Return the box of each tensor of a file by its digest."""
+    found = known.items() if isinstance(known, dict) else ()
+    return {name: Part(tuple(offsets), tuple(sizes)) for name, (offsets, sizes) in found}
 
 
 def _numbered(paths: Iterable[str], parts: Mapping[str, PartName]) -> tuple[dict[str, int], int]:

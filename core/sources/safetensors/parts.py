@@ -124,6 +124,56 @@ def lacking(names: Iterable[PartName], boxes: Mapping[str, Sequence[Part]]) -> l
     return lacks[:_MOST_NAMED] + list(islice(torn, _MOST_NAMED))
 
 
+def lost_files(files: Mapping[PartName, Mapping[str, Part]]) -> list[str]:
+    """Return the files of ranks that must have been there by the boxes in others, in words.
+
+    A rank that had no part of the tensors of a file left none, so a file is missed only where other ranks have that
+    number, the rank has others, and the boxes of the file end too early: torch cuts n rows for W ranks into parts of
+    ceil(n / W). A tensor in one box may be a whole one: it counts where others are cut.
+    """
+    sets: dict[tuple[str, str, int], dict[PartName, Mapping[str, Part]]] = {}
+    for name, parts in files.items():
+        sets.setdefault((name.folder, name.stem, name.total), {})[name] = parts
+    found: list[str] = []
+    for (folder, stem, total), some in sorted(sets.items()):
+        ranks = sorted({name.rank for name in some})
+        there = {(name.rank, name.number) for name in some}
+        boxes: dict[int, dict[str, list[Part]]] = {}
+        for name, parts in some.items():
+            of_number = boxes.setdefault(name.number, {})
+            for tensor, part in parts.items():
+                of_number.setdefault(tensor, []).append(part)
+        if all(len(each) < 2 for tensors in boxes.values() for each in tensors.values()):
+            continue  # nothing is cut: each rank saved whole tensors
+        for number, tensors in sorted(boxes.items()):
+            tensor = _ends_early(tensors, ranks[-1] + 1)
+            lost = [rank for rank in ranks if tensor and (rank, number) not in there]
+            paths = (f"{folder}shard-{rank + 1:05}-{stem}-{number:05}-of-{total:05}{ENDING}" for rank in lost)
+            found += (f"{path} is missing: {tensor!r} ends early" for path in paths)
+    return found[:_MOST_NAMED]
+
+
+def _ends_early(tensors: Mapping[str, Sequence[Part]], ranks: int) -> str:
+    """Return a tensor whose boxes are too few for so many ranks; '' where one explains that a rank has none.
+
+    One whose last part is shorter than the others, or whose parts have one row, ends where it should. One that ends
+    with a whole part may do so too, but not all tensors of a file.
+    """
+    alone = ""
+    for name, parts in sorted(tensors.items()):
+        shape = hull(parts)
+        cut = [axis for axis, size in enumerate(shape) if any(part.sizes[axis] != size for part in parts)]
+        if len(parts) > 1 and cut:
+            rows, most = shape[cut[0]], max(part.sizes[cut[0]] for part in parts)
+            if most > -(-rows // ranks):
+                return name
+            if most == 1 or rows % most:
+                return ""
+        if shape and shape[0] > 1:
+            alone = alone or name
+    return alone
+
+
 def untiled(parts: Sequence[Part]) -> str:
     """Return why boxes cannot be those of one tensor, by their sizes; '' where they can."""
     if len({len(part.sizes) for part in parts}) > 1:

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edl_ckpt.core import export_version, list_versions, open_checkpoint, verify_version
+from edl_ckpt.core import Latest, Policy, export_version, list_versions, open_checkpoint, verify_version
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.operations.prune.plan import plan_prune
 
 LONG_AGO = 1_000_000_000
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -219,3 +220,41 @@ def test_files_of_ranks_with_a_pickle_that_joins_them(is_joined: bool, tmp_path:
     assert (version.state, version.lacks) == (State.UNREADABLE, ())
     with pytest.raises(UnsupportedError, match="torch_checkpointing"):
         open_checkpoint(version)
+
+
+MANY: Arrays = {f"l{n}.weight": np.arange(11.0 * (n + 3), dtype=np.float32).reshape(11, -1) for n in range(4)}
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize("which", ["first", "last"])
+def test_a_file_of_a_rank_is_lost(ranks: int, which: str, tmp_path: Path) -> None:
+    """A set without one of its files is never complete, although nothing but the parts of others shows it."""
+    save_parts(tmp_path / "step_100", MANY, ranks, total=2)
+    save_parts(tmp_path / "step_200", MANY, ranks, total=2)
+    files = sorted((tmp_path / "step_200").iterdir())
+    of_number = [path for path in files if path.name.endswith("00001-of-00002.safetensors")]
+    (of_number[0] if which == "first" else of_number[-1]).unlink()
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (LONG_AGO, LONG_AGO))
+    states = {version.number: version.state for version in list_versions(str(tmp_path)).versions}
+    assert states == {100: State.COMPLETE, 200: State.INCOMPLETE}
+    assert not verify_version(f"{tmp_path}@200").ok
+    if which == "last":
+        (finding,) = verify_version(f"{tmp_path}@200").findings
+        assert finding.message.endswith("is missing: 'l0.weight' ends early")
+    entries = plan_prune([str(tmp_path)], Policy((Latest(1),))).entries
+    assert [entry.action.value for entry in entries if entry.version == 100] == ["keep"]
+
+
+def test_ranks_without_rows_have_lost_nothing(tmp_path: Path) -> None:
+    """A rank has no file of tensors that are too small for all ranks; whole tensors of one rank are no parts."""
+    save_parts(tmp_path / "step_100", {"a": np.arange(40.0, dtype=np.float32), "b": np.ones(3, np.float32)}, 4, total=2)
+    assert len(list((tmp_path / "step_100").iterdir())) == 7
+    for rank, number, name in ((1, 1, "x"), (2, 2, "y"), (1, 2, "z")):
+        info = {"DCP_SHARDING_INFO": json.dumps({name: {"saved_offsets": [0]}})}
+        path = tmp_path / "step_200" / f"shard-{rank:05}-model-{number:05}-of-00002.safetensors"
+        write(path, {name: np.ones(5, np.float32)}, info)
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (LONG_AGO, LONG_AGO))
+    states = {version.number: version.state for version in list_versions(str(tmp_path)).versions}
+    assert states == {100: State.COMPLETE, 200: State.COMPLETE}
