@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # a listing needs no index
 about: Final = System("tensorflow", "TensorFlow", writes=True, judged_with=("tensorflow 2.16",))
 system: Final = about.name
 marks: Final = (".index", ".data-")
+alone: Final = False
 _FILE: Final = re.compile(r"(.*)\.(?:index|data-([0-9]{5})-of-([0-9]{5}))", re.ASCII | re.DOTALL)
 _SHOWN: Final = 3
 

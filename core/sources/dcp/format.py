@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # a listing needs no index
 about: Final = System("dcp", "torch DCP", "rank", writes=True, judged_with=("torch 2.13", "torchrec 1.8"))
 system: Final = about.name
 marks: Final = (".distcp", ".metadata")
+alone: Final = False
 HEAD: Final = ".metadata"
 _RANK: Final = re.compile(r"__([0-9]{1,6})_[0-9]+\.distcp")
 _OF_RANK: Final = re.compile(r"__[0-9]{1,6}\.metadata")

@@ -7,7 +7,6 @@ are compared when it is indexed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -35,10 +34,7 @@ if TYPE_CHECKING:  # a listing needs no index
 about: Final = System("safetensors", "safetensors", writes=True, judged_with=("safetensors", "transformers"))
 system: Final = about.name
 marks: Final = (".safetensors",)
-_OF_RANK: Final = re.compile(r".*_[0-9]{1,6}\.safetensors", re.DOTALL)
-_JOINS: Final = "metadata.pkl"
-_MARK: Final = b"nested_path_to_metadata"
-_NOT_JOINED: Final = "a checkpoint of torch_checkpointing: its metadata.pkl joins the files of ranks, which is not read"
+alone: Final = False
 _SMALL_BYTES: Final = 64 << 10
 """A listing looks how a file begins that is no larger: it may be a pointer, or the page of a server."""
 _MOST_NAMED: Final = 8
@@ -47,9 +43,7 @@ _MOST_NAMED: Final = 8
 
 def heads(files: Files) -> Sequence[str]:
     """Return the indexes of sets, files of parts, and files that are so small that they may be no tensors at all."""
-    found = [path for path, file in files.items() if path.endswith(INDEX) or _is_head(path, file.size_bytes)]
-    of_ranks = {path[: path.rfind("/") + 1] for path in files if _OF_RANK.fullmatch(path)}
-    return [*found, *(name for folder in of_ranks if (name := folder + _JOINS) in files)] if of_ranks else found
+    return [path for path, file in files.items() if path.endswith(INDEX) or _is_head(path, file.size_bytes)]
 
 
 def _is_head(path: str, size_bytes: int) -> bool:
@@ -68,10 +62,6 @@ def digest(file: RangeReader) -> Digest:
             if words := recognised_file(file):
                 raise UnsupportedError(words, path=file.path) from error
             raise
-    if file.path.rpartition("/")[2] == _JOINS:
-        if _MARK in file.read(0, min(file.size_bytes, _SMALL_BYTES)):
-            raise UnsupportedError(_NOT_JOINED, path=file.path)
-        return None
     if part_named(file.path) is None:
         if words := recognised_file(file):
             raise UnsupportedError(words, path=file.path)
@@ -96,7 +86,7 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
     paths -= beside_wholes(paths, parts)
     parts = {path: name for path, name in parts.items() if path in paths}
     shards, ps_num = _numbered(paths | wanted, parts)
-    wholes = paths | {*indexes} | {path for path in digests if path.rpartition("/")[2] == _JOINS}
+    wholes = paths | {*indexes}
     known = {path: digest for path, digest in digests.items() if path in wholes}
     faults = {path: fault for path, fault in known.items() if isinstance(fault, Exception)}
     torn = [f"{path}: {fault}" for path, fault in faults.items() if not isinstance(fault, UnsupportedError)]

@@ -11,6 +11,7 @@ from edl_ckpt.core.sources.safetensors import format as safetensors
 from edl_ckpt.core.sources.steps.interface import Format
 from edl_ckpt.core.sources.tfra import format as tfra
 from edl_ckpt.core.sources.torch import format as torch
+from edl_ckpt.core.sources.torch_checkpointing import format as torch_checkpointing
 
-FORMATS: Final[tuple[Format, ...]] = (dcp, bundle, safetensors, tfra, dynamicemb, torch)
+FORMATS: Final[tuple[Format, ...]] = (dcp, bundle, safetensors, tfra, dynamicemb, torch_checkpointing, torch)
 """The first one that has a part of a step names its system."""

@@ -58,6 +58,8 @@ class Claim:
     """False where names alone speak for the format: such a part counts only in a step that no other format knows."""
     yields: bool = False
     """True for a part that counts only in a step where no other format has one: elsewhere its files go along."""
+    owns: bool = False
+    """True where a file says that the whole step is of this format: no other one has a part of it."""
 
 
 class Format(Protocol):
@@ -74,6 +76,10 @@ class Format(Protocol):
     @property
     def marks(self) -> tuple[str, ...]:
         """Return texts of which a name of its files has one: steps without any are not shown to it."""
+
+    @property
+    def alone(self) -> bool:
+        """Say whether a step of it has no part of another format; other formats may share a step."""
 
     def heads(self, files: Files) -> Sequence[str]:
         """Return the small files of a step that `claim` needs to know, by their paths; () where it has none.

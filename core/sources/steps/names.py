@@ -12,8 +12,9 @@ from typing import Final
 from edl_ckpt.core.model.layouts import Layout, VersionName
 from edl_ckpt.core.sources.steps.shown import are_plain, is_shown
 from edl_ckpt.core.sources.steps.spellings import number_of_directory, number_of_prefix
-from edl_ckpt.core.sources.torch.groups import is_named_so, rank_named, ranks_by_number, stem_of
+from edl_ckpt.core.sources.torch.groups import is_named_so, rank_named, stem_of
 from edl_ckpt.core.sources.torch.groups import is_part as is_part_of_torch
+from edl_ckpt.core.sources.torch_checkpointing.names import METADATA, files_by_item
 
 _PREFIX: Final = re.compile(r"(.+)\.(?:index|meta|data-[0-9]{5}-of-[0-9]{5})", re.ASCII | re.DOTALL)
 _DEEPEST: Final = 6
@@ -21,7 +22,7 @@ _DEEPEST: Final = 6
 _FORMAT: Final = re.compile(
     r"^(?:.+\.(?:safetensors|safetensors\.index\.json|distcp|index|metadata)|\.metadata|.+\.data-[0-9]{5}-of-[0-9]{5}"
     r"|.+\.rank_[0-9].*|.+_mht_.+-(?:keys|values)|TFRADynamicEmbedding|dynamicemb|variables"
-    r"|.+\.(?:pt|pth|ckpt|pth\.tar|bin\.index\.json)|(?:.+[-_])?model.*\.bin)$",
+    r"|.+\.(?:pt|pth|ckpt|pth\.tar|bin\.index\.json)|(?:.+[-_])?model.*\.bin|metadata\.pkl)$",
     re.ASCII | re.MULTILINE,
 )
 _PART: Final = re.compile(
@@ -117,7 +118,7 @@ def single_files(names: Iterable[str], folders: Iterable[str] = ()) -> list[str]
     """
     every = [*names]
     ours = [name for name in every if is_named_so(name) and not is_part_of_torch(name)]
-    if not ours or ranks_by_number(ours):
+    if not ours or METADATA in every or files_by_item(every):
         return []
     numbered = [name for name in ours if number_of_file(name) is not None]
     others = [name for name in ours if number_of_file(name) is None and not name.endswith(".bin")]

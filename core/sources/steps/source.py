@@ -40,6 +40,13 @@ def _formats(location: Location) -> list[Format]:
     return [form for form in FORMATS if location.system in {"", form.system}]
 
 
+def _formats_of(version: Version) -> list[Format]:
+    """Return the formats that may have a part of a version."""
+    formats = _formats(version.location)
+    own = [form for form in formats if form.alone and form.system == version.layout.system]
+    return own or [form for form in formats if not form.alone]
+
+
 def shard_named(name: str) -> ShardName | None:  # noqa: ARG001 - formats know the names of their files
     """Return None: what a file is depends on the files next to it."""
     return None
@@ -198,7 +205,7 @@ def _claims(steps: Sequence[_FoundStep], read_small: ReadSmall, *, again: bool =
                 step.fault = step.fault or Fault.of(digest, step.shown[name].path)
         every = ((form, _claim_of(form, step, by_format[form.system])) for form in step.formats)
         parts = [(form, claim) for form, claim in every if claim is not None]
-        parts = [part for part in parts if not part[1].yields] or parts
+        parts = [part for part in parts if part[1].owns] or [p for p in parts if not p[1].yields] or parts[:1]
         # Where the content of a file names its system, names of other files alone name no second one.
         known = [(form, claim) for form, claim in parts if claim.is_known]
         is_torn = any(claim.lacks for _, claim in parts)
@@ -338,7 +345,7 @@ def index(
 
     content = Content(version, readers, workers, on_fault, tables=tables)
     with hostile_bytes(version.path):
-        index_apart(content, _formats(version.location))
+        index_apart(content, _formats_of(version))
     return content.indexes()
 
 

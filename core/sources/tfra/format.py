@@ -26,6 +26,7 @@ about: Final = System(
 )
 system: Final = about.name
 marks: Final = ("-keys", "-values")
+alone: Final = False
 heads, digest = raw_tables.no_heads, raw_tables.no_digest
 _NUMBER: Final = raw_tables.NUMBER
 _FILE: Final = LatePattern(

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.base.words import size
 from edl_ckpt.core.model.dtypes import TENSOR_DTYPES
-from edl_ckpt.core.sources.torch.kinds import LEGACY, PICKLE, check_kind
+from edl_ckpt.core.sources.torch.kinds import PICKLE, check_kind, is_legacy
 from edl_ckpt.core.sources.torch.machine import EndsEarlyError, Items, Value, is_scalar, read
 from edl_ckpt.core.sources.torch.sharding import Share
 from edl_ckpt.core.sources.torch.tensors import ItemValues, StoredTensor, logical_bytes
@@ -25,6 +25,7 @@ from edl_ckpt.core.storage.interface import RangeReader
 
 _MOST_PICKLE: Final = 256 << 20
 _FIRST_BYTES: Final = 1 << 20
+_FEW_BYTES: Final = 64
 _SHORT: Final = 64
 _MOST_EXPANDED: Final = 64 << 20
 """An expanded tensor, whose elements share bytes, may have so many bytes, or as many as its file."""
@@ -75,7 +76,7 @@ def open_file(reader: RangeReader) -> FileContents:
     """
     try:
         check_kind(reader)
-        if reader.read(0, min(reader.size_bytes, len(LEGACY))) == LEGACY:
+        if is_legacy(reader.read(0, min(reader.size_bytes, _FEW_BYTES))):
             return _open_legacy(reader)
         return _open_zip(reader)
     except EdlCkptError as error:
@@ -123,17 +124,16 @@ def _contents(
 ) -> FileContents:
     """Return the contents of a file whose pickle begins at a byte."""
     values = [
-        FileValue(one.path, begin + one.start, begin + one.end, one.scalars, _digest(data, one.start, one.end))
+        FileValue(one.path, begin + one.start, begin + one.end, one.scalars, digest_of(data[one.start : one.end]))
         for one in tree.values
     ]
     unread = [one._replace(start=begin + one.start) for one in tree.unread]
     return FileContents(tensors, values, unread, sums, tree.classes)
 
 
-def _digest(data: bytes, start: int, end: int) -> bytes:
-    if end - start <= _SHORT:
-        return data[start:end]
-    return hashlib.blake2b(memoryview(data)[start:end], digest_size=16).digest()
+def digest_of(content: bytes) -> bytes:
+    """Return the bytes of a value, of many a digest of them."""
+    return content if len(content) <= _SHORT else hashlib.blake2b(content, digest_size=16).digest()
 
 
 def _add(tensors: list[FileTensor], tree: Tree, found: FoundTensor, place: Place, reader: RangeReader) -> None:

@@ -17,6 +17,7 @@ from edl_ckpt.core.sources.recognised import recognised_file
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files, read_head
 from edl_ckpt.core.sources.torch.groups import ENDINGS, INDEX, Groups, grouped, is_named_so, set_named
 from edl_ckpt.core.sources.torch.kinds import check_kind
+from edl_ckpt.core.sources.torch_checkpointing.names import files_by_item
 from edl_ckpt.core.storage.interface import RangeReader
 
 if TYPE_CHECKING:  # a listing needs no index
@@ -25,6 +26,7 @@ if TYPE_CHECKING:  # a listing needs no index
 about: Final = System("torch", "torch.save", "file", judged_with=("torch 2.13",))
 system: Final = about.name
 marks: Final = (*ENDINGS, INDEX)
+alone: Final = True
 _OTHERS: Final = (".distcp", ".safetensors", ".safetensors.index.json")
 """What other systems of torch's world write: a step with such a file is theirs."""
 
@@ -35,7 +37,7 @@ def _is_of_others(path: str) -> bool:
 
 def heads(files: Files) -> Sequence[str]:
     """Return the files whose endings are those of torch.save, and the indexes of sets."""
-    if any(map(_is_of_others, files)):
+    if any(map(_is_of_others, files)) or files_by_item(files):
         return []
     return [path for path in files if is_named_so(path) or path.endswith(INDEX)]
 

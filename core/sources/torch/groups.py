@@ -8,7 +8,7 @@ they are state of the same job, and each is a checkpoint by itself when it is na
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -119,27 +119,6 @@ def is_part(name: str) -> bool:
     return rank_named(name) is not None or set_named(name) is not None or any(p.fullmatch(name) for p in patterns)
 
 
-def ranks_by_number(names: Iterable[str]) -> dict[str, dict[int, str]]:
-    """Return the files `ITEM_RANK.pt` of a directory by item and rank; {} unless that is how all of them are named.
-
-    Several items that have a rank 0 show it; one item alone may as well be numbered by its steps.
-
-    >>> sorted(ranks_by_number(["model_0.pt", "model_1.pt", "optim_0.pt"]))
-    ['model', 'optim']
-    >>> ranks_by_number(["model_0.pt", "best.pt"]), ranks_by_number(["step_0.pt", "step_1.pt"])
-    ({}, {})
-    """
-    found: dict[str, dict[int, str]] = {}
-    for name in names:
-        if not name.endswith(".pt"):
-            continue
-        item, _, number = name.removesuffix(".pt").rpartition("_")
-        if not item or not number.isdigit() or len(number) > 6 or (number != "0" and number[0] == "0"):
-            return {}
-        found.setdefault(item, {})[int(number)] = name
-    return found if len(found) > 1 and all(0 in ranks for ranks in found.values()) else {}
-
-
 def grouped(paths: Collection[str], listed: Mapping[str, Collection[str] | None]) -> Groups:
     """Return the files that are read of a step whose paths end as files of torch.save.
 
@@ -175,8 +154,6 @@ def grouped(paths: Collection[str], listed: Mapping[str, Collection[str] | None]
         return Groups(wholes=states)
     if any(_ZERO.fullmatch(path) for path in paths):
         return Groups(unsupported=ZERO)
-    if by_number := _by_number(paths):
-        return by_number
     alone = [path for path in sorted(paths) if not _GOES_ALONG.fullmatch(path)] or sorted(paths)
     return Groups(wholes={stem_of(path): (path,) for path in alone})
 
@@ -192,21 +169,6 @@ def _of_ranks(ranked: Mapping[str, RankName]) -> Groups:
     for item, files in of_ranks.items():
         lacks += [f"rank {rank} of {world} of {item}" for rank in _absent(files, world)]
     return Groups(of_ranks, world, lacks=tuple(lacks))
-
-
-def _by_number(paths: Collection[str]) -> Groups | None:
-    """Return the files `ITEM_RANK.pt` of one directory, as torch_checkpointing saves them; None for others."""
-    folders = {path.rpartition("/")[0] for path in paths}
-    if len(folders) > 1:
-        return None
-    folder = f"{next(iter(folders), '')}/".removeprefix("/")
-    found = ranks_by_number(path[len(folder) :] for path in paths)
-    if not found:
-        return None
-    ranks = max(max(files) for files in found.values()) + 1
-    of_ranks = {folder + item: {rank: folder + name for rank, name in files.items()} for item, files in found.items()}
-    lacks = [f"rank {rank} of {ranks} of {item}" for item, files in found.items() for rank in _absent(files, ranks)]
-    return Groups(of_ranks, ranks, lacks=tuple(lacks))
 
 
 def _absent(files: Mapping[int, str], ranks: int) -> list[int]:

@@ -73,27 +73,24 @@ class _Part:
 
 def add_all(content: Content) -> None:
     """Add what the open files of a version have."""
-    add_groups(content, _groups(content))
+    groups = _groups(content)
+    every = groups.of_ranks or {name: dict(enumerate(paths)) for name, paths in groups.wholes.items()}
+    by_group = {name: list(_opened(content, files)) for name, files in every.items()}
+    add_sources(content, by_group, _prefixes(by_group, is_ranked=bool(groups.of_ranks)), ranks=groups.ranks)
 
 
-def add_groups(content: Content, groups: Groups, *, always_named: bool = False) -> None:
-    """Add what the files of some groups have; `always_named` begins each name with that of its group."""
-    by_group: dict[str, list[Source]] = {}
-    if groups.of_ranks:
-        for name, files in groups.of_ranks.items():
-            by_group[name] = list(_opened(content, files))
-    else:
-        for name, paths in groups.wholes.items():
-            by_group[name] = list(_opened(content, dict(enumerate(paths))))
+def add_sources(
+    content: Content, by_group: Mapping[str, Sequence[Source]], prefixes: Mapping[str, str], *, ranks: int
+) -> None:
+    """Add what the files of some groups have, whose names begin with these; `ranks` is 0 for files of no ranks."""
     saved: dict[str, SavedTensor] = {}
-    for group, prefix in _prefixes(by_group, is_ranked=bool(groups.of_ranks), always_named=always_named).items():
-        sources = by_group[group]
+    for group, sources in by_group.items():
+        prefix, title = prefixes[group], group.rpartition("/")[2]
         for source in sources:
             _add_sums(source, prefix)
             _add_problems(source, prefix)
-        title = group.rpartition("/")[2]
-        _add_values(sources, prefix, title, is_ranked=bool(groups.of_ranks))
-        _add_tensors(saved, sources, prefix, title, ranks=groups.ranks)
+        _add_values(sources, prefix, title, is_ranked=bool(ranks))
+        _add_tensors(saved, sources, prefix, title, ranks=ranks)
     if content.tables:
         others = {name: one for name, one in saved.items() if one.tensor.dtype not in DTYPES or not one.whole}
         for name in others:
@@ -147,10 +144,8 @@ def _opened(content: Content, files: Mapping[int, str]) -> Iterable[Source]:
             content.fail(found.shard, error)
 
 
-def _prefixes(by_group: Mapping[str, Sequence[Source]], *, is_ranked: bool, always_named: bool) -> dict[str, str]:
+def _prefixes(by_group: Mapping[str, Sequence[Source]], *, is_ranked: bool) -> dict[str, str]:
     """Return what the names of each group begin with: nothing where there is one group."""
-    if always_named:
-        return {group: f"{group.replace('/', '.')}." for group in by_group}
     if len(by_group) < 2:
         return dict.fromkeys(by_group, "")
     if not is_ranked:

@@ -11,11 +11,22 @@ from edl_ckpt.core.sources.torch.zips import MAGIC, read_ending
 from edl_ckpt.core.storage.interface import RangeReader
 
 PICKLE: Final = b"data.pkl"
-LEGACY: Final = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-"""The magic number of a file from before torch 1.6, as a pickle."""
+_LEGACY: Final = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""The magic number of a file from before torch 1.6, in a pickle of any protocol."""
+_LEGACY_WITHIN: Final = 32
+_HEAD_BYTES: Final = 512
 _TAR: Final = b"ustar"
 _TAR_AT: Final = 257
 _OTHER_ZIP: Final = "this is a zip of another tool than torch.save, such as numpy, Keras or torch.jit: it is not read"
+
+
+def is_legacy(head: bytes) -> bool:
+    """Say whether a file with these first bytes is one from before torch 1.6.
+
+    >>> is_legacy(bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")), is_legacy(b"PK")
+    (True, False)
+    """
+    return head[:1] == b"\x80" and _LEGACY in head[:_LEGACY_WITHIN]
 
 
 def check_kind(reader: RangeReader) -> None:
@@ -25,8 +36,8 @@ def check_kind(reader: RangeReader) -> None:
 
     Few bytes are read: those at the begin and at the end.
     """
-    head = reader.read(0, min(reader.size_bytes, 512))
-    if head[: len(LEGACY)] == LEGACY:
+    head = reader.read(0, min(reader.size_bytes, _HEAD_BYTES))
+    if is_legacy(head):
         return
     if head[_TAR_AT : _TAR_AT + len(_TAR)] == _TAR:
         raise UnsupportedError("this is a tar, as torch 0.1 saved it: load and save it with a newer torch")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 about: Final = System("toy", "Toy", "toy rank", writes=True, known_by_names=True)
 system: Final = about.name
 marks: Final = (".toy-",)
+alone: Final = False
 heads, digest = raw_tables.no_heads, raw_tables.no_digest
 _FILE: Final = LatePattern(rf"(?:.*/)?([^/]+)\.toy-{raw_tables.NUMBER}-of-{raw_tables.NUMBER}\.(ids|rows)", re.DOTALL)
 

@@ -1,0 +1,49 @@
+"""The files of a checkpoint of torch_checkpointing: `ITEM_RANK.pt`, and other endings where an item asks for them.
+
+Source: torch_checkpointing 0.1.1, `checkpoint_layout.py`. A save writes into `tmp_STEP`, and renames it to STEP when
+all ranks have written. `metadata.pkl` is there where an item may be loaded by another number of ranks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from edl_ckpt.core.base.patterns import LatePattern
+
+METADATA: Final = "metadata.pkl"
+RUNNING: Final = "tmp_"
+"""What the name of a directory begins with as long as its save has not ended."""
+_FILE: Final = LatePattern(r"([^/]+)_(0|[1-9]\d{0,5})\.(pt|safetensors|json|bin)", re.DOTALL | re.ASCII)
+
+
+def files_by_item(names: Collection[str]) -> dict[str, dict[int, str]]:
+    """Return the files of each item by their ranks; {} unless all names are of such files.
+
+    Several items that have a rank 0 show it: one alone may as well be numbered by its steps.
+
+    >>> files_by_item(["model_0.pt", "model_1.pt", "step_0.pt"])
+    {'model': {0: 'model_0.pt', 1: 'model_1.pt'}, 'step': {0: 'step_0.pt'}}
+    >>> files_by_item(["model_0.pt", "notes.txt"]), files_by_item(["step_0.pt", "step_1.pt"])
+    ({}, {})
+    """
+    found: dict[str, dict[int, str]] = {}
+    for name in sorted(names):
+        match = _FILE.fullmatch(name)
+        if match is None and name != METADATA:
+            return {}
+        if match is not None:
+            found.setdefault(match[1], {})[int(match[2])] = name
+    is_torch = any(name.endswith(".pt") for name in names)
+    return found if is_torch and len(found) > 1 and all(0 in ranks for ranks in found.values()) else {}
+
+
+def lacking(items: Mapping[str, Mapping[int, str]], ranks: int, everywhere: Collection[str]) -> list[str]:
+    """Return which ranks have no file of an item, in words; `everywhere` are the items that each rank must have."""
+    lacks: list[str] = []
+    for item, files in sorted(items.items()):
+        if item in everywhere:
+            lost = (rank for rank in range(min(ranks, len(files) + 8)) if rank not in files)
+            lacks += [f"rank {rank} of {ranks} of {item}" for rank in lost]
+    return lacks
