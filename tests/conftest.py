@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import shutil
@@ -87,6 +88,12 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave a sample of each slow test in the fast suite, before `-m` chooses."""
     mark_slow(items)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the tests themselves out of every later look for circles, and in memory that forked processes share."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -65,7 +65,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-@pytest.mark.parametrize("flips", [250, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("flips", [80, pytest.param(1000, marks=pytest.mark.slow)])
 def test_flipped_bits(run: Path, monkeypatch: pytest.MonkeyPatch, flips: int) -> None:
     """Every single flipped bit in a sealed version is found by a deep verify, in the shard and the thing it lies in."""
     monkeypatch.setattr(module, "CHUNK_BYTES", 1 << 10)

@@ -282,12 +282,12 @@ def test_a_table_is_bounded_by_its_footer(size: int, tmp_path: Path) -> None:
 
 def test_a_large_index_is_read(tmp_path: Path) -> None:
     """An index of more bytes than a listing parses is a bundle by its footer, and is read when it is opened."""
-    names = [f"{n:06}/" + "x" * 900 for n in range(10_000)]
+    names = [f"{n:06}/" + "x" * 9000 for n in range(1000)]
     pairs = [(b"", HEADER), *((name.encode(), entry(1, [1], 4 * n, 4)) for n, name in enumerate(names))]
     blocks = [block(pairs[n : n + 1]) for n in range(len(pairs))]
     (tmp_path / "m-1.index").write_bytes(table(blocks))
-    (tmp_path / "m-1.data-00000-of-00001").write_bytes(bytes(40_000))
+    (tmp_path / "m-1.data-00000-of-00001").write_bytes(bytes(4000))
     assert (tmp_path / "m-1.index").stat().st_size > 8 << 20
     assert list_versions(str(tmp_path)).versions[0].state is State.COMPLETE
     with open_checkpoint(f"{tmp_path}@1") as checkpoint:
-        assert len(checkpoint.variable_names) == 10_000
+        assert len(checkpoint.variable_names) == 1000

@@ -50,7 +50,11 @@ _MORE_BYTES = 256 << 20
 
 @pytest.mark.parametrize(
     ("count", "trace_every"),
-    [pytest.param(400, 4, id="sample"), pytest.param(1_000_000, 9, id="million", marks=pytest.mark.hours)],
+    [
+        pytest.param(120, 4, id="sample"),
+        pytest.param(400, 4, id="more", marks=pytest.mark.slow),
+        pytest.param(1_000_000, 9, id="million", marks=pytest.mark.hours),
+    ],
 )
 def test_mutants(tmp_path: Path, count: int, trace_every: int) -> None:
     """No mutant raises anything but our errors, takes a second, or memory by what it claims; verify raises nothing.
