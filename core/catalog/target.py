@@ -34,6 +34,7 @@ from edl_ckpt.core.sources.elasticdl.target import (
     writable_layout,
 )
 from edl_ckpt.core.sources.registry import is_uuid, is_version_dir, layouts_among, version_named
+from edl_ckpt.core.state.metadata import read_layout
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, Store, open_store
 from edl_ckpt.core.storage.local import is_there
 from edl_ckpt.core.storage.user_files import is_directory
@@ -81,7 +82,7 @@ def free_target(
         raise NotFoundError("not a directory", path=location.url)
     names = store.names("")
     beside = _layouts_among(store, names)
-    chosen, warnings = choose_layout(location, beside, layout, empty=empty)
+    chosen, warnings = choose_layout(location, beside, layout or chosen_layout(store, beside), empty=empty)
     directory = store.path(chosen.version_dir(version))
     if version in numbers_among(names) or (path is not None and is_there(directory)):
         raise RefusedError(f"version {version} exists there already", path=location.url, hint="nothing was changed")
@@ -134,10 +135,15 @@ def choose_layout(
     if empty.prefix == ELASTICDL.prefix:
         return empty, ()
     warning = (
-        f'{location}: these files use the "{empty.name}" layout, which no released ElasticDL can read;'
-        " add --layout elasticdl"
+        f"{location}: written in the {empty.name} layout: ElasticDL restores such a version by its directory, but its"
+        " scan for the latest one fails here; the layout elasticdl serves both"
     )
     return empty, (warning,)
+
+
+def chosen_layout(store: Store, beside: Iterable[Layout]) -> str | None:
+    """Return the layout that was stored with a location, where no version decides it; None without a choice."""
+    return None if any(beside) else read_layout(store)
 
 
 def layouts_at(store: Store) -> frozenset[Layout]:

@@ -145,6 +145,12 @@ def write_policy(store: Store, policy: Mapping[str, Any] | None) -> None:
         document["policy"] = policy
 
 
+def write_layout(store: Store, layout: str | None) -> None:
+    """Store the layout of a location's new versions; None removes the choice."""
+    with _editing_location(store) as document:
+        document["layout"] = layout
+
+
 def _editing_version(store: Store, key: int | str, drafts: Drafts | None = None) -> AbstractContextManager[Document]:
     empty = {"schema": VERSION_SCHEMA, "uuid" if isinstance(key, str) else "version": key}
     return _editing(store, version_file(key), empty, parse_version, drafts)

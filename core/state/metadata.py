@@ -26,7 +26,7 @@ from edl_ckpt.core.base.parallel import SMALL_READS, run_parallel
 from edl_ckpt.core.base.words import Mode, escaped
 from edl_ckpt.core.state.document import MAX_BYTES, MAX_SUMS_BYTES, parse_document
 from edl_ckpt.core.state.index import Known
-from edl_ckpt.core.state.paths import JOURNAL, META_DIR, described_key, is_document, sealed_version
+from edl_ckpt.core.state.paths import JOURNAL, LOCATION_FILE, META_DIR, described_key, is_document, sealed_version
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.interface import Store
 
@@ -232,6 +232,15 @@ def parse_location(document: Mapping[str, Any]) -> tuple[Mapping[str, str], Mapp
     if policy is not None and not isinstance(policy, dict):
         raise UsageError("damaged: policy must be an object")
     return modes, policy
+
+
+def read_layout(store: Store) -> str | None:
+    """Return the name of the layout that was chosen for a location, None without a choice; UsageError for damage."""
+    document = read_document(store, f"{META_DIR}/{LOCATION_FILE}") or {}
+    layout = document.get("layout")
+    if layout is not None and not isinstance(layout, str):
+        raise UsageError("damaged: layout must be a string", path=f"{store.location}/{META_DIR}/{LOCATION_FILE}")
+    return layout
 
 
 def number(value: Any, name: str) -> float:

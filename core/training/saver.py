@@ -27,7 +27,7 @@ from edl_ckpt.core.base.words import LayoutName
 from edl_ckpt.core.catalog.entries import look_at
 from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import list_versions
-from edl_ckpt.core.catalog.target import choose_layout, layouts_at
+from edl_ckpt.core.catalog.target import choose_layout, chosen_layout, layouts_at
 from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
 from edl_ckpt.core.commit.shard import SHARD_PURPOSE, SavedPlace, ShardPlace
 from edl_ckpt.core.model.layouts import Layout
@@ -101,7 +101,7 @@ class ShardServer:
         if any(map(shard_named, names)):
             raise UsageError("is one version's directory", path=self.location.url, hint="name the directory it is in")
         if self.layout is None:
-            layout, warnings = choose_layout(self.location, layouts_at(store), self.asked)
+            layout, warnings = self._chosen(store)
             for warning in warnings:
                 self.reporter.warn(warning)
             self.layout = layout
@@ -110,6 +110,11 @@ class ShardServer:
         if place.directory in names:
             self._check_directory(place)
         return place
+
+    def _chosen(self, store: Store) -> tuple[Layout, tuple[str, ...]]:
+        """Return the layout of new versions, and warnings: the one asked for, else stored or there."""
+        beside = layouts_at(store)
+        return choose_layout(self.location, beside, self.asked or chosen_layout(store, beside))
 
     def _check_directory(self, place: ShardPlace) -> None:
         """See to it that the version's directory has no shards of another number of servers."""

@@ -362,7 +362,7 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     "tags": record("location tags* (moved_from*)", tags=record("tag versions*", versions=KEY)),
     "note": record("ref note"),
     "metadata": record("ref version? metadata"),
-    "policy": record("location policy? words*", policy=map_of(ANY)),
+    "policy": record("location policy? words* layout?", policy=map_of(ANY)),
     "systems": record("systems*", systems=record("name title reads writes judged_with*")),
     "version": record(
         "version python platform kernel libraries",

@@ -54,7 +54,7 @@ from edl_ckpt.core.operations.importing.source import (
 )
 from edl_ckpt.core.operations.reshard.execute import ReshardPlan, prepare_reshard, reshard_version
 from edl_ckpt.core.proof.trust import Trust
-from edl_ckpt.core.sources.elasticdl.target import DESIGN, check_ps_num
+from edl_ckpt.core.sources.elasticdl.target import check_ps_num
 from edl_ckpt.core.sources.registry import completes, directory_named, is_uuid
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import Location, LocationLike, open_objects
@@ -254,7 +254,6 @@ def import_checkpoint(
         ps_num,
         output=where,
         layout=layout,
-        empty=DESIGN,
         number=version,
         executor=executor,
         force=force,
@@ -280,7 +279,6 @@ def plan_checkpoint(
         ps_num,
         output=Location.of(location),
         layout=layout,
-        empty=DESIGN,
         number=version,
         executor=executor,
         force=force,

@@ -20,7 +20,7 @@ from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.several import several
-from edl_ckpt.core.base.words import abridged, command, counted, describe, escaped, meant, neighbours, size
+from edl_ckpt.core.base.words import LayoutName, abridged, command, counted, describe, escaped, meant, neighbours, size
 from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import check_one, common_modes, list_versions
 from edl_ckpt.core.catalog.pointers import pointers_at
@@ -41,10 +41,11 @@ from edl_ckpt.core.operations.prune.guards import (
     prunable,
 )
 from edl_ckpt.core.operations.prune.retention import Policy, Tagged, by_location, evaluate, fit
-from edl_ckpt.core.state.annotate import write_policy
+from edl_ckpt.core.sources.elasticdl.target import writable_layout
+from edl_ckpt.core.state.annotate import write_layout, write_policy
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.state.metadata import read_metadata
+from edl_ckpt.core.state.metadata import read_layout, read_metadata
 from edl_ckpt.core.state.paths import LOCATION_FILE
 from edl_ckpt.core.storage import Location, LocationLike
 
@@ -301,6 +302,30 @@ def store_policy(
     list_versions(where)  # raises when the location does not exist; object storage would make it
     with location_lock(where, "policy", wait_seconds=wait_seconds, reporter=reporter) as locked:
         write_policy(locked.store, None if policy.is_empty else policy.to_json())
+
+
+def store_layout(
+    location: LocationLike,
+    layout: LayoutName | None,
+    *,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = WARNINGS,
+) -> None:
+    """Store the layout of the first versions at a location; None removes the choice. Takes the lock; as `store_policy`.
+
+    Versions that are there go before it: new ones have their layout. Raises UsageError for another layout.
+    """
+    if layout is not None:
+        writable_layout(layout)
+    where = Location.of(location)
+    list_versions(where)  # raises when the location does not exist
+    with location_lock(where, "policy", create=True, wait_seconds=wait_seconds, reporter=reporter) as locked:
+        write_layout(locked.store, layout)
+
+
+def read_stored_layout(location: LocationLike) -> str | None:
+    """Return the layout that is stored with a location, None without one."""
+    return read_layout(open_location(location))
 
 
 @dataclass(frozen=True, slots=True)

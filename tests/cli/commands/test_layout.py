@@ -82,7 +82,7 @@ def test_empty_location(tmp_path: Path, command: str) -> None:
     done = write(command, tmp_path, tmp_path / "new")
     assert names(tmp_path / "new") == ["version_20"]
     assert done.stderr.count("\n") == 1
-    assert "no released ElasticDL can read; add --layout elasticdl" in done.stderr
+    assert "its scan for the latest one fails here; the layout elasticdl serves both" in done.stderr
     done = write(command, tmp_path, tmp_path / "asked", "--layout", "elasticdl")
     assert (names(tmp_path / "asked"), done.stderr) == (["version-20"], "")
 
@@ -93,6 +93,28 @@ def test_empty_output_keeps_the_layout_that_was_read(tmp_path: Path) -> None:
     assert (names(tmp_path / "new"), done.stderr) == (["version-20"], "")
     done = write("export", tmp_path, tmp_path / "merged")
     assert (names(tmp_path / "merged"), done.stderr) == (["version-20"], "")
+
+
+def test_an_import_of_a_checkpoint_keeps_its_layout(tmp_path: Path) -> None:
+    """ElasticDL's own files stay files that its scan finds, with a map and without one; an edit does the same."""
+    done = write("import of a checkpoint", tmp_path, tmp_path / "new", source="elasticdl")
+    assert (names(tmp_path / "new"), done.stderr) == (["version-20"], "")
+
+
+def test_a_location_has_a_layout(tmp_path: Path) -> None:
+    """`policy set --layout` stores the layout of the first version; versions that are there go before it."""
+    place = tmp_path / "run"
+    place.mkdir()
+    assert edl("policy", "set", place, "--layout", "elasticdl").returncode == 0
+    assert "new versions in the elasticdl layout" in edl("policy", "show", place).stdout
+    assert document("policy", "show", place)["layout"] == "elasticdl"
+    save_as(place, None, 20)
+    assert names(place) == ["version-20"]
+    assert edl("policy", "set", place, "--layout", "design", "--keep", "3").returncode == 0
+    save_as(place, None, 30)
+    assert names(place) == ["version-20", "version-30"]
+    assert edl("policy", "clear", place).returncode == 0
+    assert document("policy", "show", place)["layout"] is None
 
 
 def test_another_layout_must_be_asked_for(tmp_path: Path) -> None:

@@ -243,7 +243,7 @@ def test_every_option_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settable == BY_DEFAULT
     assert found.keys() - settable <= {variable_of(name).removeprefix("EDL_CKPT_") for name in COMMAND_LINE_ONLY}
     homonyms = {name for name, has in found.items() if len(has) > 1}
-    assert homonyms == {"ALL", "ROWS", "MODE", "RANKS"}
+    assert homonyms == {"ALL", "ROWS", "MODE", "RANKS", "LAYOUT"}
 
 
 def test_later_options_of_the_same_kind() -> None:

@@ -222,7 +222,7 @@ def test_layout_follows_the_location(tmp_path: Path, there: str) -> None:
         save_part(tmp_path / "empty", 1, ps_id, 2, layout=None, reporter=reporter)
     assert [p.name for p in sorted((tmp_path / "empty").iterdir())] == [".edl-ckpt-0", "version_1"]
     assert [text.partition(": ")[2][:41] for text in reporter.warnings] == [
-        'these files use the "design" layout, whic',
+        "written in the design layout: ElasticDL r",
     ]
     save_all(tmp_path / "run", 1, 1, layout=there)
     save_all(tmp_path / "run", 2, 3, layout=None)
