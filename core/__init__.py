@@ -87,7 +87,7 @@ _HOMES: Final = {
     "operations.verify.check": "VerifyRun seal_version verify_and_seal verify_version verify_versions",
     "operations.verify.findings": "Finding ValueSample VerifyResult",
     "base.progress": "SILENT Progress Reporter",
-    "storage.determined": "CheckpointStorage",
+    "sources.determined.storages": "CheckpointStorage",
     "storage.faults": "error_of_system",
     "storage.location": "Location LocationLike",
     "training.objects.checkpoint": "ObjectCheckpoint list_variables load_variable",

@@ -169,6 +169,7 @@ from edl_ckpt.core.reading.table import PartLike as PartLike
 from edl_ckpt.core.reading.table import Rows as Rows
 from edl_ckpt.core.reading.table import TableView as TableView
 from edl_ckpt.core.reading.table import TensorRows as TensorRows
+from edl_ckpt.core.sources.determined.storages import CheckpointStorage as CheckpointStorage
 from edl_ckpt.core.sources.elasticdl.initial_rows import initial_rows as initial_rows
 from edl_ckpt.core.sources.elasticdl.placement import row_owners as row_owners
 from edl_ckpt.core.sources.elasticdl.placement import variable_owner as variable_owner
@@ -178,7 +179,6 @@ from edl_ckpt.core.sources.systems import systems as systems
 from edl_ckpt.core.sources.systems import title_of as title_of
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS as LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.shard_note import mixed_runs as mixed_runs
-from edl_ckpt.core.storage.determined import CheckpointStorage as CheckpointStorage
 from edl_ckpt.core.storage.faults import error_of_system as error_of_system
 from edl_ckpt.core.storage.location import Location as Location
 from edl_ckpt.core.storage.location import LocationLike as LocationLike

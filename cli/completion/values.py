@@ -334,7 +334,7 @@ class Completer:
                 section = tomllib.loads(file.read(1 << 20).decode()).get("checkpoint_storage")
             if not isinstance(section, dict):
                 return None
-            from edl_ckpt.core.storage.determined import Storages
+            from edl_ckpt.core.sources.determined.storages import Storages
 
             return Storages.from_config(section)
         except Exception:  # noqa: BLE001 - whatever is wrong with the file, its commands say it

@@ -22,7 +22,7 @@ from edl_ckpt.core.base.words import closest, meant
 if TYPE_CHECKING:
     import typer
 
-    from edl_ckpt.core.storage.determined import Storages
+    from edl_ckpt.core.sources.determined.storages import Storages
 
 Defaults = dict[str, dict[str, Any]]
 """The values of options by command and parameter."""
@@ -285,7 +285,7 @@ def _known_options(app: typer.Typer) -> dict[str, dict[str, ConfigOption]]:
 def _storages(section: Any, top: TomlKey) -> Storages:
     """Return the storages of a file's section; UsageError names the file and the key."""
     from edl_ckpt.cli.terminal.secrets import hide_section
-    from edl_ckpt.core.storage.determined import SectionError, Storages
+    from edl_ckpt.core.sources.determined.storages import SectionError, Storages
 
     hide_section(section)
     if not isinstance(section, dict):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from edl_ckpt.cli.terminal.progress import Tracker
-    from edl_ckpt.core.storage.determined import Storages
+    from edl_ckpt.core.sources.determined.storages import Storages
     from edl_ckpt.core.storage.location import Location
 
 _HEIGHT = 25

@@ -1,7 +1,7 @@
 """Determined names the directories of its checkpoints by UUIDs.
 
-The number of such a version is in `metadata.json` beside the shards (`steps_completed`), or is unknown. Several may
-have one number: the checkpoints of all trials of an experiment lie in one storage. So what tells them apart is the
+The number of such a version is in a file next to the shards (`sources/determined/record.py`), or is unknown. Several
+may have one number: the checkpoints of all trials of an experiment lie in one storage. So what tells them apart is the
 UUID, and any start of it that is unique.
 """
 
@@ -22,16 +22,13 @@ from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.small_reads import read_small
 from edl_ckpt.core.model.versions import Listing, Version
+from edl_ckpt.core.sources.determined.record import RECORD, STEPS, recorded_number
 from edl_ckpt.core.state.document import MAX_VALUE_DEPTH, is_deep, parse_document
 from edl_ckpt.core.state.metadata import MAX_USER_BYTES, unread_fault
 from edl_ckpt.core.storage import Location
 from edl_ckpt.core.storage.interface import Entry, Store
 
-UUID_METADATA: Final = "metadata.json"
-"""In a directory named by a UUID: what Determined records with a checkpoint."""
-_STEPS: Final = "steps_completed"
 _MAX_BYTES: Final = 1 << 20
-_MAX_NUMBER: Final = 10**18
 _START: Final = re.compile(r"[0-9a-f-]{4,36}", re.ASCII)
 _SOME: Final = 4
 
@@ -51,7 +48,7 @@ def read_uuid_metadata(
     wanted = [version for version in versions if version.uuid and not version.fault]
     if not wanted:
         return [], tuple(versions)
-    files = {entry.parent: entry for entry in entries if entry.name == UUID_METADATA and not entry.is_dir}
+    files = {entry.parent: entry for entry in entries if entry.name == RECORD and not entry.is_dir}
 
     def read(version: Version) -> tuple[str, Version]:
         file = files.get(version.uuid)
@@ -72,16 +69,16 @@ def _described(store: Store, version: Version, file: Entry) -> tuple[str, Versio
     except EdlCkptError as error:
         warning = f"{file.path}: {error.message}; the number of the version is not known"
         return warning, replace(version, unread=unread_fault(error, file.path))
-    steps = document.get(_STEPS)
-    if isinstance(steps, int) and not isinstance(steps, bool) and 0 <= steps < _MAX_NUMBER:
-        version = replace(version, version=steps)
+    number = recorded_number(document)
+    if number is not None:
+        version = replace(version, version=number)
     fits = file.size_bytes <= MAX_USER_BYTES and not is_deep(document, MAX_VALUE_DEPTH)  # or no copy could have it
     return "", replace(version, metadata=document if fits else {})
 
 
 def has_no_number(version: Version, target: Location) -> RefusedError:
     """Return the error of a writer that needs the number of a version, which is not known."""
-    metadata = f"there is no {_STEPS} in a {UUID_METADATA} next to its shards"
+    metadata = f"there is no {STEPS} in a {RECORD} next to its shards"
     return RefusedError(
         f"its number is not known: {metadata if version.uuid else 'its name has none'}",
         path=version.ref,

@@ -15,6 +15,7 @@ from typing import Final
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import meant
 from edl_ckpt.core.model.layouts import Layout, Placement, ShardName, VersionName
+from edl_ckpt.core.sources.determined.record import is_uuid
 
 SYSTEM: Final = "elasticdl"
 _layout: Final = partial(Layout, SYSTEM, placement=Placement.MOD)
@@ -46,7 +47,6 @@ _VERSION_DIR = re.compile(rf"(version[-_]|model_v){_NUMBER}", re.ASCII)
 _SHARD_FILE = re.compile(rf"variables-{_NUMBER}-of-{_NUMBER}(\.ckpt|\.chkpt)", re.ASCII)
 _SINGLE_FILE = re.compile(rf"model_v{_NUMBER}\.chkpt", re.ASCII)
 _VERSION_LINE = re.compile(rf"^(?:(?:version[-_]|model_v){_NUMBER}|model_v{_NUMBER}\.chkpt)$", re.ASCII | re.MULTILINE)
-_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
 _NUMBER_IN_NAME = re.compile(rf".*[_-]v{_NUMBER}(\.[a-z]+)?", re.ASCII | re.DOTALL)
 
 
@@ -67,15 +67,6 @@ def version_named(name: str) -> VersionName | None:
     if (single := parse_single_file(name)) is not None:
         return VersionName(single, SINGLE_FILE, is_file=True)
     return VersionName(None, UUID_LAYOUTS[".chkpt"]) if is_uuid(name) else None
-
-
-def is_uuid(name: str) -> bool:
-    """Say whether a name is a UUID as Determined names its checkpoints: in lower case, with four hyphens.
-
-    >>> is_uuid("4f8a0d1e-07b5-4bd5-8f1c-6f3c2a9be001"), is_uuid("4f8a0d1e"), is_uuid("version-30")
-    (True, False, False)
-    """
-    return len(name) == 36 and _UUID.fullmatch(name) is not None
 
 
 def shard_named(name: str) -> ShardName | None:

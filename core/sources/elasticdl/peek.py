@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Final
 
 from edl_ckpt.core.base.numbers import MalformedError, varint_at
+from edl_ckpt.core.sources.determined.record import is_uuid
 from edl_ckpt.core.sources.elasticdl import names
 
 _MOST_ENTRIES: Final = 200_000
@@ -55,7 +56,7 @@ def versions(location: str) -> tuple[list[int], list[str]]:
     """Return the numbers of the versions in a location, the highest first, and the UUIDs of those that have one."""
     every = [entry.name for entry in entries(location)]
     numbers = names.numbers_among(every)
-    return sorted(numbers, reverse=True), [name for name in every if names.is_uuid(name)]
+    return sorted(numbers, reverse=True), [name for name in every if is_uuid(name)]
 
 
 def find(location: str, key: int | str) -> str | None:

@@ -13,6 +13,7 @@ from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.model.layouts import ShardName, VersionName
 from edl_ckpt.core.model.systems import System
 from edl_ckpt.core.model.versions import UNNUMBERED, ShardFile, State, Version
+from edl_ckpt.core.sources.determined.record import is_uuid
 from edl_ckpt.core.sources.elasticdl import names
 from edl_ckpt.core.sources.interface import FlatListing, OnFault, ReadSmall
 from edl_ckpt.core.storage.interface import Entry, RangeReader
@@ -37,7 +38,7 @@ shard_named, version_named, version_names = names.shard_named, names.version_nam
 
 def looks_into(directory: str) -> bool:
     """Say whether a directory's name is that of a version."""
-    return "/" not in directory and (names.parse_version_dir(directory) is not None or names.is_uuid(directory))
+    return "/" not in directory and (names.parse_version_dir(directory) is not None or is_uuid(directory))
 
 
 def claims(listing: FlatListing, read_small: ReadSmall) -> list[Version]:  # noqa: ARG001 - names suffice

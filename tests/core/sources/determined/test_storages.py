@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from edl_ckpt.core import CheckpointStorage, Location
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.storage.determined import Storages
+from edl_ckpt.core.sources.determined.storages import Storages
 
 
 def of(**config: Any) -> CheckpointStorage:
