@@ -29,8 +29,15 @@ PRIVATE = frozenset(
 """Private names of botocore and urllib3: a release of theirs may change them."""
 HEAVY = frozenset({"numpy", "xxhash", "google", "email", "botocore", "fsspec", "asyncio", "tempfile", "http"})
 """Libraries that cost more than 5 ms of start-up time: only a command that needs them may import them."""
-SLOW = frozenset({"edl_ckpt.core.model.tables"})
-"""Our own modules that do, by their many classes: no listing needs the contents of shards."""
+SLOW = frozenset(
+    {
+        "edl_ckpt.core.commit.repair.recovery",
+        "edl_ckpt.core.converting.destinations",
+        "edl_ckpt.core.model.tables",
+    }
+)
+"""Our own modules that do, by their many classes: no listing needs the contents of shards, and what only looks at
+versions needs nothing that writes or repairs them."""
 
 
 def sources(*rooms: str) -> list[Path]:

@@ -82,7 +82,9 @@ def _read(store: LocalStore | ObjectStore, name: str) -> bytes:
 def _newest_with_state(versions: Sequence[Version]) -> Iterator[str]:
     """Yield the directory of the newest version that has the state of a Trainer: it knows of all before it."""
     for version in reversed(versions):
-        if not version.is_file and any(version.name_of(file.path) == _TRAINER for file in version.files):
+        if version.is_elasticdl or version.is_file:
+            continue
+        if any(version.name_of(file.path) == _TRAINER for file in version.files):
             yield version.path.rpartition("/")[2]
             return
 

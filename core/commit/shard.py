@@ -19,7 +19,7 @@ from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError
 from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.commit.publish.staging import Staging
 from edl_ckpt.core.model.layouts import Layout
-from edl_ckpt.core.sources.elasticdl.target import numbers_among
+from edl_ckpt.core.sources.elasticdl.peek import numbers_of
 from edl_ckpt.core.sources.registry import shard_named
 from edl_ckpt.core.state.document import check_schema, schema_at_head
 from edl_ckpt.core.state.lock_proof import prove_lock
@@ -80,7 +80,7 @@ class ShardPlace:
 
     def check_number(self, names: Iterable[str]) -> None:
         """Raise RefusedError when one of the names at the location takes the version's number in another layout."""
-        taken = {name for name in names if self.version in numbers_among([name])} - {self.directory}
+        taken = {name for name in names if self.version in numbers_of([name])} - {self.directory}
         if taken:
             raise RefusedError(
                 f"version {self.version} exists there already in another layout, as {min(taken)}",

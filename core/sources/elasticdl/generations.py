@@ -17,15 +17,15 @@ from itertools import islice
 from typing import Final, TypeVar
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
+from edl_ckpt.core.base.numbers import MalformedError
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.tables import Extent, IdRun, TableInfo
 from edl_ckpt.core.model.versions import ShardFile
 from edl_ckpt.core.sources.elasticdl import wire
+from edl_ckpt.core.sources.elasticdl.small_messages import read_info, read_shape
 from edl_ckpt.core.sources.elasticdl.wire import BYTES, VARINT, Cursor, Field
-from edl_ckpt.proto import tensor_pb2
 
 _TAGGED_BLOCK: Final = 1 << 20
 _EVIDENCE_FIELDS: Final = 16
@@ -138,7 +138,7 @@ def _walk_usual(draft: Draft, at: int) -> int:
     found = np.empty((_ENTRIES_AT_ONCE, _ENTRY_NUMBERS), np.int64)
     count = bulk.kernel.walk_entries(memoryview(window)[at - base :], at, draft.cursor.size_bytes, found)
     parts: list[RawTensor | TableInfo] = []
-    with suppress(DecodeError, UnicodeDecodeError):
+    with suppress(MalformedError, UnicodeDecodeError):
         for kind, offset, end, name, name_end, dtype, first, second, *places in found[:count].tolist():
             values, values_end, ids, ids_end = places
             if kind == 2:
@@ -262,7 +262,7 @@ def _parsed(cursor: Cursor, message: Field, part: str, parse: Callable[[bytes], 
     data = cursor.small(message.start, message.end, part)
     try:
         return parse(data)
-    except DecodeError:
+    except MalformedError:
         raise cursor.corrupt(f"protobuf cannot parse {part}", message.offset) from None
 
 
@@ -277,8 +277,8 @@ def _info(draft: Draft, found: Field) -> TableInfo:
 @functools.lru_cache(8192)
 def _parse_info(data: bytes, offset: int) -> TableInfo:
     """Return the info in some bytes; the shards that we write have the same ones at the same offsets."""
-    info = tensor_pb2.EmbeddingTableInfo.FromString(data)
-    return TableInfo(info.name, info.dim, info.initializer, offset, info.dtype)
+    name, dim, initializer, dtype = read_info(data)
+    return TableInfo(name, dim, initializer, offset, dtype)
 
 
 def _tensor(draft: Draft, value: Field) -> RawTensor:
@@ -317,7 +317,7 @@ def _tensor(draft: Draft, value: Field) -> RawTensor:
 @functools.lru_cache(8192)
 def _parse_shape(data: bytes) -> tuple[tuple[int, ...], str]:
     """Return the shape in some bytes, and why no array can have it, '' if one can; many variables have the same."""
-    shape = tuple(dim.size for dim in tensor_pb2.TensorShapeProto.FromString(data).dim)
+    shape = read_shape(data)
     if any(size < 0 for size in shape):
         return shape, f"a shape has a negative size: {short_shape(shape)}"
     return shape, why_impossible(shape)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -50,6 +50,11 @@ def entries(folder: str) -> Iterator[os.DirEntry[str]]:
     """Yield the entries of a directory, none of one that cannot be read."""
     with suppress(OSError), os.scandir(folder or ".") as found:
         yield from islice(found, _MOST_ENTRIES)
+
+
+def numbers_of(entries: Iterable[str]) -> set[int]:
+    """Return the numbers of the versions that are among the names of a directory's entries."""
+    return names.numbers_among(entries)
 
 
 def versions(location: str) -> tuple[list[int], list[str]]:

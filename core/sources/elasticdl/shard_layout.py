@@ -24,7 +24,6 @@ from edl_ckpt.core.sources.elasticdl.checks import check_ps_num, check_texts, ch
 from edl_ckpt.core.sources.elasticdl.generations import why_impossible
 from edl_ckpt.core.sources.elasticdl.literals import Literals
 from edl_ckpt.core.storage.interface import Sinks, is_on_disk
-from edl_ckpt.proto import tensor_pb2
 
 EMPTY_MODEL: Final = wire.tag(1, wire.VARINT) + varint(0)
 """A model of version 0 without anything, spelled out."""
@@ -241,12 +240,11 @@ def lay_out_shards(
 
 def _describe(version: int, infos: Iterable[TableInfo], dtypes: Iterable[DType]) -> bytes:
     """Return what a shard begins with: the version and the infos of all tables."""
+    from edl_ckpt.core.sources.elasticdl.by_protobuf import info_bytes  # what only reads or copies shards needs none
+
     parts = [wire.tag(1, wire.VARINT) + varint(version)] if version else []
     for info, dtype in zip(infos, dtypes, strict=True):
-        message = tensor_pb2.EmbeddingTableInfo(
-            name=info.name, dim=info.dim, initializer=info.initializer, dtype=dtype.tf_enum
-        )
-        data = message.SerializeToString(deterministic=True)
+        data = info_bytes(info.name, info.dim, info.initializer, dtype.tf_enum)
         parts.append(wire.head(2, len(data)) + data)
     return b"".join(parts)
 
