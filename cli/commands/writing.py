@@ -54,7 +54,6 @@ def show_shards(
     """
     from edl_ckpt.cli.render import written
     from edl_ckpt.core.operations.reshard.execute import execute_reshard, prepare_reshard
-    from edl_ckpt.core.sources.elasticdl.target import DESIGN
 
     locking = o.locking(out, lock_wait)
     target, size_bytes = output or version.location, None if dry_run else version.size_bytes
@@ -66,7 +65,6 @@ def show_shards(
             output=output,
             number=number,
             layout=o.asked_layout(out, layout, output),
-            empty=DESIGN if number is not None else None,
             changes=changes,
             names=names,
             max_memory_bytes=parse_size(max_memory) if max_memory else None,
