@@ -115,17 +115,27 @@ def _journal(document: Mapping[str, Any]) -> Journal:
         journal = Journal(**{f.name: _READ[str(f.type)](known[key]) for f, key in keys if key in known})
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"damaged journal: {type(error).__name__} {error}") from None
-    number = number_named(f"{journal.directory}.index") if journal.loose else directory_named(journal.directory)
+    number = _number_of_loose(journal.directory) if journal.loose else directory_named(journal.directory)
     if journal.version == UNNUMBERED:
         _check_named(journal)
     elif number != journal.version:
         raise ValueError(f"damaged journal: {journal.directory!r} is not a directory of version {journal.version}")
     named = (*journal.sizes, *journal.finished, *journal.uploads, *journal.write_ids, *journal.old, *journal.markers)
     named = (*named, *journal.deletes, *journal.marks, *filter(None, [journal.trash]))
-    prefix = f"{journal.directory}." if journal.loose else ""
-    if not all(is_inside(name) and name.startswith(prefix) and not (prefix and "/" in name) for name in named):
+    if not all(is_inside(name) and (not journal.loose or _is_of_loose(name, journal.directory)) for name in named):
         raise ValueError("damaged journal: it names a file outside of the version")
     return journal
+
+
+def _number_of_loose(name: str) -> int | None:
+    """Return the number of a version that is no directory: what its files begin with, or the one file."""
+    number = number_named(f"{name}.index")
+    return number_named(name) if number is None else number
+
+
+def _is_of_loose(name: str, loose: str) -> bool:
+    """Say whether a file belongs to a version that is no directory."""
+    return "/" not in name and (name == loose or name.startswith(f"{loose}."))
 
 
 def _check_named(journal: Journal) -> None:

@@ -44,7 +44,7 @@ def kept_name(version: Version) -> str:
 
 def is_several(version: Version) -> bool:
     """Say whether a version is several files in a location, and no directory or file alone."""
-    return version.is_file and not version.is_elasticdl
+    return version.is_file and any(file.path != version.path for file in version.files)
 
 
 @dataclass(frozen=True, slots=True)
