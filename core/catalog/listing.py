@@ -15,7 +15,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
-from edl_ckpt.core.base.errors import EdlCkptError, IncompleteError, LockedError, NotFoundError, UsageError
+from edl_ckpt.core.base.errors import (
+    EdlCkptError,
+    IncompleteError,
+    LockedError,
+    NotFoundError,
+    UnsupportedError,
+    UsageError,
+)
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import abridged, closest, command, meant, neighbours
@@ -32,6 +39,7 @@ from edl_ckpt.core.catalog.interest import Interest
 from edl_ckpt.core.catalog.one_of_many import one_of_many
 from edl_ckpt.core.catalog.ranking import ranked
 from edl_ckpt.core.catalog.single_file import named_file
+from edl_ckpt.core.catalog.strangers import stranger
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS, Settling
 from edl_ckpt.core.catalog.uuids import read_uuid_metadata, with_uuid
 from edl_ckpt.core.model.versions import DAMAGED, CheckpointRef, Listing, State, Version
@@ -261,9 +269,10 @@ def resolve(
     read without an error, as far as is remembered (`state/verdicts.py`).
 
     A checkpoint in a file of any name is a version by itself (`files.py`). Raises NotFoundError, whose hint names the
-    versions there, IncompleteError for 'latest' when no version is complete, and UsageError when several versions
-    match. Without `seals` the version may have no fingerprint, for callers that read the seal themselves. With
-    `damaged`, 'latest' may be a version that is known to be damaged, for a caller that verifies it.
+    versions there, UnsupportedError for a directory of a system that is not read, IncompleteError for 'latest' when no
+    version is complete, and UsageError when several versions match. Without `seals` the version may have no
+    fingerprint, for callers that read the seal themselves. With `damaged`, 'latest' may be a version that is known to
+    be damaged, for a caller that verifies it.
     """
     ref = ref if isinstance(ref, CheckpointRef) else parse_ref(ref)
     given = ref
@@ -286,6 +295,8 @@ def resolve(
     listing = _list(store, grace_seconds, None, entries=entries, seals=seals)
     if not (listing.versions or listing.bound) and ref.version == "latest" and (alone := directory_alone(ref.location)):
         return alone
+    if not (listing.versions or listing.bound) and (words := stranger(store, listing)):
+        raise UnsupportedError(words, path=ref.location.url, code="other-format")
     if damaged and ref.version == "latest":
         listing = replace(listing, versions=tuple(replace(v, verdict=None) for v in listing.versions))
     return _picked(listing, ref.version, reporter, named)

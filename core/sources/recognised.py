@@ -6,6 +6,7 @@ tool may have any name. Such a file is not damaged, so nothing says that it is, 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from edl_ckpt.core.storage.interface import RangeReader
@@ -15,18 +16,36 @@ POINTER_BYTES: Final = range(100, 200)
 """A pointer of Git LFS has so many bytes: a line with the version, a digest of 64 digits, and a size."""
 _POINTER: Final = "this is a Git LFS pointer, not the file itself: run git lfs pull"
 _PAGE: Final = "this is an HTML page, not the file itself: the download has failed, so download it again"
+_GGUF: Final = (
+    "this is a GGUF file, a model for llama.cpp, which is not read: name the Hugging Face directory that it was made of"
+)
+_HDF5: Final = (
+    "this is an HDF5 file, such as Keras' .h5, which is not read: load it with Keras, and save it by"
+    " tf.train.Checkpoint"
+)
+_TF_V1: Final = (
+    "this is a checkpoint of TensorFlow's format V1, which is not read: save it with tf.compat.v1.train.Saver and"
+    " write_version=V2"
+)
+_ORBAX: Final = (
+    "this is an Orbax checkpoint of JAX, which is not read: load it with Orbax, and save the arrays as safetensors"
+)
+_KERAS: Final = "this is a .keras archive, which is not read: load it with Keras, and save it by tf.train.Checkpoint"
+_OF_ORBAX: Final = frozenset({"_CHECKPOINT_METADATA", "manifest.ocdbt", "ocdbt.process_0"})
+_TABLE_END: Final = b"\x57\xfb\x80\x8b\x24\x75\x47\xdb"
+"""The last bytes of a table of LevelDB: a checkpoint of V1 is one, and so is the index of V2."""
 _SENTENCES: Final = (
     (b"version https://git-lfs.github.com/", _POINTER),
     (b"version https://hawser.github.com/", _POINTER),
     (b"<!doctype", _PAGE),
     (b"<html", _PAGE),
     (b"<?xml", "this is an XML document, such as the error of an object store, not the file itself: download it again"),
-    (b"gguf", "this is a GGUF file, a model for llama.cpp, which is not read"),
-    (b"\x89hdf\r\n\x1a\n", "this is an HDF5 file, such as Keras' .h5, which is not read"),
-    (b"pk\3\4", "this is a zip, as torch.save, Keras or numpy write it, and not a file of this format"),
+    (b"gguf", _GGUF),
+    (b"\x89hdf\r\n\x1a\n", _HDF5),
+    (b"pk\3\4", "this is a zip, as Keras or numpy write it: one of torch.save is read if its name ends with .pt"),
     (
         b"\x80\2\x8a\nl\xfc\x9cf\xf9 j\xa8p\x19",
-        "this is a file of torch.save from before torch 1.6, which is not read here",
+        "this is a file of torch.save from before torch 1.6, which is read if its name ends with .pt",
     ),
     (b"\x1f\x8b", "this is a file that gzip has compressed: decompress it"),
     (b"\x28\xb5\x2f\xfd", "this is a file that zstd has compressed: decompress it"),
@@ -41,8 +60,8 @@ _BEGINS: Final = tuple(begin for begin, _ in _SENTENCES)
 def recognised(head: bytes) -> str:
     """Return what a file is, in words, by its first bytes; '' for one that is not recognised.
 
-    >>> recognised(b"GGUF...")
-    'this is a GGUF file, a model for llama.cpp, which is not read'
+    >>> recognised(b"GGUF...")[:19], recognised(b"model")
+    ('this is a GGUF file', '')
     """
     lower = head.removeprefix(b"\xef\xbb\xbf").lower()
     texts = (lower, lower.lstrip())
@@ -52,5 +71,27 @@ def recognised(head: bytes) -> str:
 
 
 def recognised_file(file: RangeReader) -> str:
-    """Return what an open file is, as `recognised`."""
-    return recognised(file.read(0, min(file.size_bytes, HEAD_BYTES)))
+    """Return what an open file is, as `recognised`, or by its last bytes."""
+    if words := recognised(file.read(0, min(file.size_bytes, HEAD_BYTES))):
+        return words
+    is_table = file.size_bytes > HEAD_BYTES and file.read(file.size_bytes - 8, 8) == _TABLE_END
+    return _TF_V1 if is_table and not file.path.endswith(".index") else ""
+
+
+def recognised_names(names: Collection[str]) -> str:
+    """Return what a directory is that has entries of some names and no version; '' where they do not show it.
+
+    >>> recognised_names(["model-q4.gguf"])[:19], recognised_names(["notes.txt"])
+    ('this is a GGUF file', '')
+    """
+    if not _OF_ORBAX.isdisjoint(names):
+        return _ORBAX
+    by_ending = ((".gguf", _GGUF), (".h5", _HDF5), (".keras", _KERAS))
+    for ending, words in by_ending:
+        if any(name.endswith(ending) for name in names):
+            return words
+    prefixes = {name.removesuffix(".meta") for name in names if name.endswith(".meta")}
+    present = set(names)
+    if any(prefix in present and f"{prefix}.index" not in present for prefix in prefixes):
+        return _TF_V1
+    return ""

@@ -123,7 +123,7 @@ def number_in_file(reader: RangeReader, name: str) -> int:
     if known:
         return names.number_in_name(name) or 0
     raise CorruptError(
-        "not a checkpoint: its first bytes are no field of a model",
+        "not a checkpoint: it begins as no file of any system does that is read",
         path=reader.path,
         offset=0,
         hint="to import it as an ElasticDL checkpoint: edl-ckpt import FILE LOCATION@VERSION --ranks N",
