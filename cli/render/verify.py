@@ -142,10 +142,7 @@ def human(results: Sequence[VerifyResult], *, every: bool = True, fallback: Fall
         findings, more = first_rows(result.findings, "finding", every=every, way=PIPE)
         yield from map(_line, findings)
         yield from more
-        if view := result.loader:
-            for table in view.tables:
-                restored = f"{table.restored:,} of {table.rows:,} rows of {text.escaped(table.name)} restored"
-                yield f"  {view.system}, {text.count(view.world_size, 'rank')}: {restored}"
+        yield from _loaded(result)
         if against := result.against:
             names = f"{text.count(against.names, 'name')} in {text.escaped(against.path)}"
             equal = f"{against.equal:,} of {names} {'is' if against.equal == 1 else 'are'} equal"
@@ -159,6 +156,18 @@ def human(results: Sequence[VerifyResult], *, every: bool = True, fallback: Fall
             yield styled(f"hint: {hint}", "dim")
         if fallback:
             yield from _ways_out(fallback)
+
+
+def _loaded(result: VerifyResult) -> Lines:
+    """Yield what a loader would do, where that was asked for."""
+    view = result.loader
+    if view is None:
+        return
+    for table in view.tables:
+        restored = f"{table.restored:,} of {table.rows:,} rows of {text.escaped(table.name)} restored"
+        yield f"  {view.system}, {text.count(view.world_size, 'rank')}: {restored}"
+    if not view.tables and not any(finding.code == "loader-fails" for finding in result.findings):
+        yield f"  {view.system}: every file would load"
 
 
 def why_writing(result: VerifyResult) -> str:

@@ -22,6 +22,7 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.placement import owners
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.operations.verify.companions import check_companions
+from edl_ckpt.core.operations.verify.file_loaders import FILE_LOADERS
 from edl_ckpt.core.operations.verify.findings import LoadedTable, LoaderView, Report
 from edl_ckpt.core.proof.duplicates import NO_IDS, SORTED_AT_ONCE, IdOrder, Search, order_of
 from edl_ckpt.core.reading.blocks import id_blocks
@@ -233,8 +234,9 @@ def loader_named(name: str, world: int | None) -> tuple[str, int | None]:
     base, parts, count = name.partition(":parts=")
     if parts and count.isascii() and count.isdigit() and int(count):
         name, world = base, int(count)
-    if name not in LOADERS:
-        raise UsageError(f"no loader {name!r}; expected one of {', '.join(LOADERS)}", hint=meant(name, LOADERS))
+    known = [*LOADERS, *FILE_LOADERS]
+    if name not in known:
+        raise UsageError(f"no loader {name!r}; expected one of {', '.join(known)}", hint=meant(name, known))
     return name, world
 
 
@@ -244,6 +246,8 @@ def look_with(checkpoint: Checkpoint, name: str, world: int | None, report: Repo
     UnsupportedError for a loader of another system, and UsageError for an unknown name.
     """
     name, world = loader_named(name, world)
+    if name in FILE_LOADERS:
+        return _look_at_files(checkpoint, name, world or checkpoint.version.ps_num or 1, report)
     system, kind = LOADERS[name]
     if checkpoint.version.layout.system != system:
         raise UnsupportedError(
@@ -259,6 +263,31 @@ def look_with(checkpoint: Checkpoint, name: str, world: int | None, report: Repo
     return LoaderView(name, loader.world, tables)
 
 
+def _look_at_files(checkpoint: Checkpoint, name: str, world: int, report: Report) -> LoaderView:
+    """Return the view of a loader of whole files, and report each file that it would not load."""
+    systems, rule = FILE_LOADERS[name]
+    system = checkpoint.version.layout.system
+    if system not in systems:
+        words = f"the loader {name} reads {' and '.join(systems)}, and this is {system}"
+        raise UnsupportedError(words, path=checkpoint.version.ref)
+    for fault in rule(checkpoint, world):
+        message = f"with {name}: {fault.words}"
+        report.add(
+            "loader-fails",
+            message,
+            path=checkpoint.version.path_of(fault.path),
+            subject=fault.path,
+            warning=fault.is_warning,
+            hint="" if fault.is_warning else _HINTS[name],
+        )
+    return LoaderView(name, world, ())
+
+
+_HINTS: Final = {
+    "torch:weights-only": "edl-ckpt reads them all the same: `edl-ckpt export` writes the tensors without the rest",
+    "torch-checkpointing": "an item that is the same on all ranks: copy the file of rank 0 to each new rank",
+    "transformers": "`edl-ckpt export REF OUT --format safetensors` writes a file or a set that transformers reads",
+}
 _LOSSES: Final = {
     "loader-drops": "are dropped",
     "loader-misroutes": "are on ranks where the job never looks",
