@@ -82,7 +82,7 @@ def _read(store: LocalStore | ObjectStore, name: str) -> bytes:
 def _newest_with_state(versions: Sequence[Version]) -> Iterator[str]:
     """Yield the directory of the newest version that has the state of a Trainer: it knows of all before it."""
     for version in reversed(versions):
-        if version.is_elasticdl or version.is_file:
+        if version.has_only_shards or version.is_file:
             continue
         if any(version.name_of(file.path) == _TRAINER for file in version.files):
             yield version.path.rpartition("/")[2]

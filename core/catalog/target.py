@@ -166,7 +166,7 @@ def _layouts_among(store: Store, names: Collection[str]) -> frozenset[Layout]:
             layouts.remove(layout)
     if any(named.layout.system != DESIGN.system for named in filter(None, map(version_named, names))):
         versions = grouped(store, store.entries(Interest(store)), math.inf).versions
-        layouts |= {version.layout for version in versions if version.files and not version.is_elasticdl}
+        layouts |= {version.layout for version in versions if version.files and not version.has_only_shards}
     return frozenset(layouts)
 
 

@@ -50,6 +50,8 @@ class Layout:
     placement: Placement = Placement.NONE
     in_location: bool = True
     """False for files by themselves, which belong to no location: they are read, never replaced."""
+    has_only_shards: bool = False
+    """True where a version is its shards and nothing else: each is one file, which describes all that it has."""
     loose: bool = False
     """True where a version is no directory, but one file or several that lie in the location itself."""
 

@@ -303,6 +303,11 @@ class Version(Shown):
         return not self.layout.in_location
 
     @property
+    def has_only_shards(self) -> bool:
+        """Return True where it is its shards and nothing else: no index, and no other files belong to it."""
+        return self.layout.has_only_shards
+
+    @property
     def is_elasticdl(self) -> bool:
         """Return True for ElasticDL's own files, and False for those of any other system."""
         return self.layout.system == "elasticdl"

@@ -178,14 +178,14 @@ def _wanted(version: Version, source: Version) -> dict[str, ShardFile]:
     if version.path == source.path and version.location.is_same_place(source.location):
         raise UsageError("a version cannot be repaired from itself", path=version.ref)
     one, two = ((v.layout.system, v.is_file, v.ps_num or source.ps_num) for v in (version, source))
-    if one != two or (version.is_elasticdl and version.is_file):
+    if one != two or (version.has_only_shards and version.is_file):
         for each in (source, version):
             if each.fault is not None:  # what it is cannot be said now
                 raise each.fault.error()
         hint = f"nothing was changed; try: {command('copy', source.ref, 'LOCATION')}"
         fault = f"{source.ref} is not a copy of it: another system, or another number of shards"
         raise RefusedError(fault, path=version.ref, hint=hint)
-    if version.is_elasticdl:
+    if version.has_only_shards:
         return {version.layout.shard_file(file.ps_id, file.ps_num): file for file in source.shards}
     return {name: file for file in source.files if is_inside(name := source.name_of(file.path))}
 
@@ -251,7 +251,7 @@ def _proof(trust: Trust, source: Version, bad: Mapping[str, str], both: BothCopi
 
 def _check_mixture(version: Version, readers: Mapping[str, RangeReader]) -> None:
     """Raise CorruptError when headers of files of two copies contradict each other; nothing was written yet."""
-    if version.is_elasticdl:
+    if version.has_only_shards:
         sizes = [reader.size_bytes for reader in readers.values()]
         whole = written_version(version.location, version.path, version.layout, version.version, sizes)
         raise_problems(whole, source_of(whole).index(whole, {f"{version.path}/{n}": r for n, r in readers.items()}))

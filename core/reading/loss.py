@@ -129,7 +129,7 @@ def open_rest(
         loss = loss_of(checkpoint, version, owners) if partial else NOTHING
         if loss and not checkpoint.shards:
             raise loss.error("nothing was read")
-        if partial and version.is_elasticdl:
+        if partial and version.has_only_shards:
             raise_problems(version, checkpoint.shards)
         yield checkpoint, loss
 
@@ -147,7 +147,7 @@ def loss_of(checkpoint: Checkpoint, version: Version | None = None, owners: set[
         lost += [LostShard(i, version.path, missing_shards([one], version.ps_num)) for one, i in parts]
     bad = list(checkpoint.lost)
     named: set[str] = set()
-    for shard in () if version.is_elasticdl else checkpoint.shards:  # there tensors are left out one by one
+    for shard in () if version.has_only_shards else checkpoint.shards:  # there tensors are left out one by one
         path, number = shard.file.path, shard.file.ps_id
         for p in shard.problems:
             named |= {p.subject} if p.code == "missing-file" or not p.warning else set()

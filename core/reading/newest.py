@@ -108,6 +108,6 @@ def read_fault(version: Version) -> str | None:
                 if checkpoint.files[file.path].size_bytes != file.size_bytes:
                     return f"{file.path}: still being written"
             absent = checkpoint.infos.keys() - {info.name for info in shard.infos}
-            if absent and version.is_elasticdl:
+            if absent and version.has_only_shards:
                 return f"{shard.file.path}: does not describe table {min(absent)!r}, as other shards do"
     return mixed_runs(version) or None

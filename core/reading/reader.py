@@ -432,7 +432,7 @@ def open_checkpoint(
             if not staged:
                 check_not_replaced(version)
             raise
-        if not (staged or version.is_elasticdl or version.location.is_far):
+        if not (staged or version.has_only_shards or version.location.is_far):
             _check_of_one_save(version)
         if not partial:
             raise_problems(version, shards)

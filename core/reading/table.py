@@ -29,6 +29,7 @@ from edl_ckpt.core.kernel.placement import owners
 from edl_ckpt.core.model.tables import ShardIndex, TableEntry, TableInfo
 from edl_ckpt.core.reading.blocks import as_dtype, id_blocks, numpy_dtype, read_rows, read_runs, read_vectors
 from edl_ckpt.core.sources.elasticdl.initial_rows import initial_rows
+from edl_ckpt.core.sources.systems import system_named
 
 if TYPE_CHECKING:
     from edl_ckpt.core.reading.reader import Checkpoint
@@ -210,7 +211,8 @@ class TableView:
     @property
     def shown_initializer(self) -> str:
         """Return the initializer where the system of the checkpoint keeps one, else ''."""
-        return self.initializer if self._checkpoint.version.is_elasticdl else ""
+        system = self._checkpoint.version.layout.system
+        return self.initializer if system_named(system).has_initializers else ""
 
     @property
     def size_bytes(self) -> int:

@@ -66,7 +66,7 @@ def safe_order(version: Version) -> tuple[list[str], list[str]]:
     """Return the files of a version as (first, rest): after the first no remainder passes for a whole version."""
     every = [file.path for file in version.files] + list(map(version.path_of, version.extra))
     firsts = {shard.ps_num: shard.path for shard in reversed(version.shards)}
-    first = [path for path in every if not version.is_elasticdl and completes(version.name_of(path))]
+    first = [path for path in every if not version.has_only_shards and completes(version.name_of(path))]
     first = first or list(firsts.values())
     return first, [path for path in every if path not in first]
 

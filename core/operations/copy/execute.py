@@ -172,7 +172,7 @@ def _obstacle(entry: CopyEntry) -> EdlCkptError | None:
             check_trust(entry.doubtful)
         if entry.refused:
             return RefusedError(entry.why, path=entry.to, hint=entry.hint)
-        if entry.version.is_elasticdl:
+        if entry.version.has_only_shards:
             check_version(entry.version.version)
         if entry.version.state is not State.COMPLETE:
             open_checkpoint(entry.version).close()
@@ -187,7 +187,7 @@ def _check_content(source: Checkpoint, job: Job, *, sealed: bool = False) -> Non
     The ids of a `sealed` version were checked before it was sealed, and its seal shows that they are the same.
     """
     version = source.version
-    if not version.is_elasticdl:  # its own source has checked it while it was opened
+    if not version.has_only_shards:  # its own source has checked it while it was opened
         return
     for shard in source.shards:
         check_version(shard.version)
@@ -375,7 +375,7 @@ class _Copy:
         resume = Resume(f"{digest}-{digest_of(self.contents.tree)}" if self.others else digest, lengths)
         layout = next(iter(layouts_of_copy(self.version))) if self.version.uuid else self.version.layout
         new = NewVersion(layout, self.version.version, "copy", memory_bytes=_PART_MEMORY_BYTES, resumes=resume)
-        if not self.version.is_elasticdl:
+        if not self.version.has_only_shards:
             linked = {self.version.name_of(file.path) for file in self.version.files if file.linked}
             carried = self.contents.all_but(linked | files_read(source))
             new = replace(new, copies=self.version, contents=self.contents, carried=carried)
@@ -464,7 +464,7 @@ def _contents(version: Version, target: Store, reporter: Reporter) -> Contents:
     if version.uuid:
         return Contents(version, {})
     contents = Contents.of(version)
-    if version.is_elasticdl:
+    if version.has_only_shards:
         contents.check_only(version.sizes, "move it away, and try again")
         return contents
     others = set(contents.all_but(version.sizes))
@@ -496,7 +496,7 @@ def _check_objects(contents: Contents, others: Collection[str], reporter: Report
 
 def _others(contents: Contents, version: Version) -> tuple[str, ...]:
     """Return the files of a copy that no listing of the version shows."""
-    if version.is_elasticdl:
+    if version.has_only_shards:
         return ()
     files = contents.files
     return tuple(path for path in contents.all_but(version.sizes) if path in files)

@@ -100,8 +100,8 @@ def plan_copy(versions: Sequence[VersionLike], target: LocationLike, *, force: b
     warnings = [f"{v.ref}: {v.state}, so not copied" for v in given if v not in wanted]
     warnings += [f"{v.ref}: {v.damage}; it is copied as it is" for v in wanted if v.damage]
     entries: list[CopyEntry] = []
-    beside = layouts_among([base_name(v.path) for v in existing if v.is_elasticdl])
-    beside |= {v.layout for v in existing if not v.is_elasticdl}
+    beside = layouts_among([base_name(v.path) for v in existing if v.has_only_shards])
+    beside |= {v.layout for v in existing if not v.has_only_shards}
     for version in wanted:
         there = [e for e in existing if e.key == version.key_of_copies]
         entry = _doubtful(version, where, there, force=force) or _entry(version, where, there, store, beside)
@@ -113,7 +113,7 @@ def plan_copy(versions: Sequence[VersionLike], target: LocationLike, *, force: b
 
 def layouts_of_copy(version: Version) -> frozenset[Layout]:
     """Return the layout that a copy of a version has; none for a version that cannot be copied."""
-    if not version.is_elasticdl:
+    if not version.has_only_shards:
         return frozenset([version.layout])
     return copied_layouts(base_name(version.path), version.layout)
 
@@ -146,8 +146,8 @@ def _entry(
     if version.uuid and version.number is None:
         error = has_no_number(version, target)
         return CopyEntry(version, version.ref, refused=True, why=error.message, hint=error.hint or "")
-    if version.is_alone or (version.is_file and version.is_elasticdl):
-        what = "one file without shards" if version.is_elasticdl else "a checkpoint by itself, in no location,"
+    if version.is_alone or (version.is_file and version.has_only_shards):
+        what = "one file without shards" if version.has_only_shards else "a checkpoint by itself, in no location,"
         return CopyEntry(version, to, refused=True, why=f"{what} cannot be copied", hint=_instead(version, target))
     if unsafe := [name for name in version.sizes if not is_inside(name)]:
         return CopyEntry(version, to, refused=True, why=f"no file can have the name {unsafe[0]!r} in a copy")

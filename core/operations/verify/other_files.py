@@ -64,7 +64,7 @@ def _add(report: Report, shard: ShardIndex, item: DenseEntry, fault: str) -> Non
 def _other_files(checkpoint: Checkpoint) -> Iterator[tuple[str, RangeReader]]:
     """Yield the files of a version that no value is in, and no index is."""
     version = checkpoint.version
-    if version.is_elasticdl:
+    if version.has_only_shards:
         return
     from edl_ckpt.core.converting.destinations import DESTINATIONS  # 30 ms: neither --quick nor ElasticDL needs it
 

@@ -18,7 +18,7 @@ from edl_ckpt.core.model.layouts import Layout, Placement, ShardName, VersionNam
 from edl_ckpt.core.sources.determined.record import is_uuid
 
 SYSTEM: Final = "elasticdl"
-_layout: Final = partial(Layout, SYSTEM, placement=Placement.MOD)
+_layout: Final = partial(Layout, SYSTEM, placement=Placement.MOD, has_only_shards=True)
 _SHARD: Final = "variables-{}-of-{}"
 DESIGN = _layout("design", "version_", ".chkpt", _SHARD)
 ELASTICDL = _layout("elasticdl", "version-", ".ckpt", _SHARD)
