@@ -21,6 +21,7 @@ from textual import events
 from textual.pilot import Pilot
 
 from edl_ckpt.cli.browse.app import BrowseApp
+from edl_ckpt.cli.browse.versions import Preview
 from edl_ckpt.core import Table, add_tag, parse_ref, save_checkpoint, set_metrics
 from places import DATA
 
@@ -46,6 +47,11 @@ _SECONDS = 60.0
 """A screen that has not come after so long does not come, on the slowest machine."""
 
 
+def is_waiting(preview: Preview) -> bool:
+    """Say whether headers of the version that a preview shows are to be read yet."""
+    return preview.display and preview._version is not None and preview._version.path not in preview.seen
+
+
 class Screen:
     """A browser that is being tested."""
 
@@ -53,13 +59,14 @@ class Screen:
         self.app, self.pilot = app, pilot
 
     async def settle(self) -> None:
-        """Wait until nothing is being read, and the screen stays as it is."""
+        """Wait until nothing is being read, nor about to be, and the screen stays as it is."""
         before: list[str] = []
         deadline = time.monotonic() + _SECONDS
         while time.monotonic() < deadline:
             await self.pilot.pause(0.005)
             page = self.app.screen
             busy = getattr(page, "jobs", []) or any(check.is_running for check in self.app.checks.values())
+            busy = busy or any(map(is_waiting, page.query(Preview)))
             is_over = self.app.ended_with is not None or self.app.return_code is not None
             if is_over or (not busy and any(before) and before == self.lines):
                 return
@@ -97,6 +104,15 @@ class Screen:
                 return
             await self.pilot.pause(0.01)
         raise AssertionError(f"{words!r} does not come:\n{self.text}")
+
+    async def until_gone(self, words: str) -> None:
+        """Wait until the screen has some words no more."""
+        deadline = time.monotonic() + _SECONDS
+        while time.monotonic() < deadline:
+            if words not in self.text:
+                return
+            await self.pilot.pause(0.01)
+        raise AssertionError(f"{words!r} stays:\n{self.text}")
 
     async def click(self, words: str) -> str:
         """Click where some words stand first, and return the screen."""

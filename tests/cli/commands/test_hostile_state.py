@@ -120,7 +120,7 @@ def test_every_command_has_words() -> None:
     assert set(hostile_state.COMMANDS) == set(COMMANDS)
 
 
-@pytest.mark.parametrize("scene", sorted(hostile_state.SCENES))
+@pytest.mark.parametrize("scene", sorted(hostile_state.SCENES, reverse=True))
 def test_every_command(tmp_path: Path, template: Path, scene: str, request: pytest.FixtureRequest) -> None:
     """Within its time and memory each command ends by its own code, and the victim is as it was."""
     log = tmp_path / "problems.json"
