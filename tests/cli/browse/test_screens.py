@@ -13,7 +13,7 @@ from textual import events
 import browsing
 from browsing import Screen
 from checkpoints import at, files_of, save_mixed, save_small
-from edl_ckpt.cli.browse import source
+from edl_ckpt.cli.browse import open_version, source
 from edl_ckpt.cli.browse.page import BrowserPage
 from edl_ckpt.cli.browse.values import TablePage
 from edl_ckpt.cli.browse.version import VersionPage
@@ -446,7 +446,7 @@ def test_a_bug_ends_the_program(run: Path, monkeypatch: pytest.MonkeyPatch) -> N
         await screen.press("enter")
 
     with monkeypatch.context() as patch:
-        patch.setattr(source, "opened", broken)
+        patch.setattr(open_version, "opened", broken)
         assert isinstance(browsing.browsing(run, use).ended_with, ZeroDivisionError)
 
 
@@ -529,7 +529,7 @@ def test_the_screen_answers_while_it_reads(run: Path, monkeypatch: pytest.Monkey
     def never(*_: object) -> None:
         gate.wait(120)
 
-    monkeypatch.setattr(source, "opened", never)
+    monkeypatch.setattr(open_version, "opened", never)
 
     async def use(screen: Screen) -> None:
         begin = time.monotonic()
