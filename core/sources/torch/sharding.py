@@ -1,8 +1,8 @@
 """Which elements of a whole tensor the part of one rank has: placements of a DTensor on a mesh, shards with offsets.
 
 The rules are torch's: a dimension is cut as by `torch.chunk`, into parts of ceil(n / W) of which the last ones are
-short or empty; of several mesh dimensions each cuts what the one before has left. `_StridedShard` cuts into more parts,
-and takes every W-th of them.
+short or empty; of several mesh dimensions each cuts what the one before has left. `_StridedShard` first cuts into as
+many parts as its factor says, and takes its own part of each of them, as torch 2.13 does.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ def share_of(
             raise CorruptError("the pickle has a placement that its tensor or its mesh cannot have")
         total = sum(size for _, size in runs[dim])
         cut: list[tuple[int, int]] = []
-        step = -(-total // (parts * factor))
-        for number in range(at, parts * factor, parts):
-            start = min(number * step, total)
-            if start == total:
-                break
-            cut += _between(runs[dim], start, min(start + step, total))
+        outer = -(-total // factor)
+        for begin in range(0, total, max(outer, 1)):
+            end = min(begin + outer, total)
+            step = -(-(end - begin) // parts)
+            start = min(begin + at * step, end)
+            cut += _between(runs[dim], start, min(start + step, end))
         runs[dim] = _joined(cut)
     local = tuple(sum(size for _, size in some) for some in runs)
     return local, tuple(_pieces(runs)) if 0 not in local else ()
