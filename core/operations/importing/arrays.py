@@ -47,8 +47,9 @@ from edl_ckpt.core.operations.importing.archives import (
     npy_header,
     unpacked,
 )
-from edl_ckpt.core.operations.importing.rows import TEXTS, Found, read_parquet, read_rows, read_torch
+from edl_ckpt.core.operations.importing.rows import TEXTS, Found, read_parquet, read_rows
 from edl_ckpt.core.operations.importing.source import ArrayData, FileExtent, joined, naming
+from edl_ckpt.core.operations.importing.torch_files import read_torch
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Forms
 from edl_ckpt.core.proof.items import confirm_zip
 from edl_ckpt.core.proof.trust import Trust
@@ -175,9 +176,9 @@ class ArraySource:
                     path=self.path,
                 )
             self._takes = ("key",)
-            with LocalReader(self.path) as reader:  # torch compares none
+            with LocalReader(self.path) as reader:
                 self.compared += confirm_zip(reader, os.path.basename(self.path), self.trust)
-            self._spool(read_torch(self.path, self.names.key, self._take_document))
+                self._spool(read_torch(reader, self.names.key, self._take_document))
 
     def _open_bundle(self, version: Version) -> None:
         """Open the arrays of a bundle where they are, with the notes of an export beside it, or else its tables."""

@@ -17,7 +17,6 @@ import os
 import re
 import tempfile
 import warnings
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -29,13 +28,13 @@ from typing import IO, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.base.errors import CorruptError, NotFoundError, UnsupportedError
+from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.base.libraries import library
-from edl_ckpt.core.base.words import abridged, command, counted, meant
+from edl_ckpt.core.base.words import command, counted
 from edl_ckpt.core.converting.changes import NameMap
 from edl_ckpt.core.model.dtypes import DTYPES, DType, dtype_named
-from edl_ckpt.core.operations.export.formats.arrays import METADATA_FILE, NOTES, original_name
+from edl_ckpt.core.operations.export.formats.arrays import original_name
 from edl_ckpt.core.operations.export.formats.parquet import PARQUET, PARTS_FILE
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.sources.elasticdl.target import MAX_DIM
@@ -333,61 +332,6 @@ _PART: Final = re.compile(r"(part|data)[-_.]?[0-9]")
 """The names of parts of a table, as Spark, Dask, pyarrow and DuckDB write them."""
 TakeNotes = Callable[[Mapping[str, Any], str], None]
 """Takes the document that an export leaves for importers, and its path: `tables`, and its metadata beside them."""
-
-
-def read_torch(path: str, key: str | None, take_notes: TakeNotes) -> Iterator[Found]:
-    """Yield the tensors of a state_dict, or of the dict at a key in it; errors for what is no tensor."""
-    torch = library("torch", "torch")
-    try:
-        loaded = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-        notes = _torch_notes(path)
-    except Exception as error:  # noqa: BLE001 - pickle, zipfile and torch raise what they like on foreign files
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CorruptError(f"not a file of tensors that is safe to read: {first}", path=path) from None
-    loaded = _at_key(loaded, key or "", path)
-    if not isinstance(loaded, dict):
-        raise UnsupportedError(f"expected a dict of tensors, got {type(loaded).__name__}", path=path)
-    if notes is None and isinstance(loaded.get(NOTES), torch.Tensor):  # exports once had them among the tensors
-        notes = bytes(loaded.pop(NOTES).numpy())
-    if notes is not None:
-        take_notes(parse_object(notes, path), path)
-    nested = {name: value for name, value in loaded.items() if isinstance(value, dict)}
-    likely = [name for name, value in nested.items() if any(isinstance(v, torch.Tensor) for v in value.values())]
-    for name, tensor in loaded.items():
-        if not isinstance(tensor, torch.Tensor):
-            inner = ".".join(map(str, [*filter(None, [key]), *(likely or [*nested])[:1]]))
-            hint = f"try: --key {inner}; keys there: {abridged(loaded, 8)}" if nested else None
-            raise UnsupportedError(f"{name!r} is a {type(tensor).__name__}, not a tensor", path=path, hint=hint)
-        dtype = dtype_named(str(name), str(tensor.dtype).removeprefix("torch."))
-        if tensor.layout is not torch.strided or tensor.is_nested or tensor.device.type != "cpu":
-            kind = "nested" if tensor.is_nested else f"{tensor.layout} on {tensor.device}".removeprefix("torch.")
-            raise UnsupportedError(f"{name!r} is no dense tensor with values ({kind})", path=path)
-        if tensor.nbytes > tensor.untyped_storage().nbytes():  # its file is as small as its storage
-            hint = "save a copy of it: tensor.clone()"
-            raise UnsupportedError(f"{name!r} is a view that repeats its values", path=path, hint=hint)
-        flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-        yield str(name), dtype, tuple(tensor.shape), iter([flat])
-
-
-def _at_key(loaded: Any, key: str, path: str) -> Any:
-    """Return what is at a dotted path; a key may have dots of its own. NotFoundError names the keys that are there."""
-    while key and isinstance(loaded, dict):
-        name = next((name for name in loaded if f"{key}.".startswith(f"{name}.")), None)
-        if name is None:
-            raise NotFoundError(f"no key {key!r}", path=path, hint=meant(key, map(str, loaded), "keys"))
-        loaded, key = loaded[name], key[len(f"{name}.") :]
-    return loaded
-
-
-def _torch_notes(path: str) -> bytes | None:
-    """Return the notes of an export from the archive that a file of PyTorch is; None where there are none."""
-    if not zipfile.is_zipfile(path):
-        return None
-    with zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
-            if member.filename.partition("/")[2] == METADATA_FILE and member.file_size <= os.path.getsize(path):
-                return archive.read(member)
-    return None
 
 
 def read_parquet(path: str, names: NameMap, take_notes: TakeNotes, trust: Trust) -> Iterator[Found]:

@@ -108,6 +108,15 @@ def _open_zip(reader: RangeReader) -> FileContents:
     return _contents(tree, tensors, sums, begin, pickled)
 
 
+def note_in(reader: RangeReader, name: str, most: int) -> bytes:
+    """Return a small member of a zip by its name, such as the notes of an export; b"" where there is none."""
+    head = reader.read(0, min(reader.size_bytes, _FEW_BYTES))
+    archive = None if is_legacy(head) else TorchZip(reader)
+    if archive is None or name.encode() not in archive:
+        return b""
+    return archive.content(name.encode(), most)[0]
+
+
 def _tree_of(pickled: bytes, begin: int) -> Tree:
     """Return what a pickle contains that begins at a byte of a file; the offsets of errors are those of the file."""
     try:

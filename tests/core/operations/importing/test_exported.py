@@ -30,8 +30,8 @@ from edl_ckpt.core.operations.importing import as_checkpoint, import_checkpoint
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.proto import model_v4_pb2
 
-OUTPUTS = ["m.safetensors", "m.npz", "m.npy", "m.ckpt", "m", "m.tf"]
-LIBRARIES = {"m.parquet": "pyarrow", "m.pt": "torch"}
+OUTPUTS = ["m.safetensors", "m.npz", "m.npy", "m.ckpt", "m", "m.tf", "m.pt"]
+LIBRARIES = {"m.parquet": "pyarrow"}
 LONG = [
     "x" * 500,
     "x" * 499 + "y",

@@ -158,15 +158,15 @@ def test_a_key_leads_to_nested_tensors(tmp_path: Path) -> None:
         (
             None,
             UnsupportedError,
-            "'epoch' is a int, not a tensor",
+            "'epoch' is a value, not a tensor",
             "try: --key model; keys there: epoch, optimizer, model",
         ),
         ("ema", UnsupportedError, "'net.v2' is a dict, not a tensor", "try: --key ema.net.v2"),
         ("mode", NotFoundError, "no key 'mode'", "did you mean model"),
         ("model.x", NotFoundError, "no key 'x'", "emb.weight"),
-        ("epoch", UnsupportedError, "expected a dict of tensors, got int", ""),
-        ("model.bias", UnsupportedError, "expected a dict of tensors, got Tensor", ""),
-        ("optimizer", UnsupportedError, "'groups' is a list|'state' is a dict", "try: --key optimizer.state"),
+        ("epoch", UnsupportedError, "expected a dict of tensors, got a value", ""),
+        ("model.bias", UnsupportedError, "expected a dict of tensors, got a tensor", ""),
+        ("optimizer", UnsupportedError, "'groups' is a dict or a list|'state' is a dict", "try: --key optimizer.state"),
     ]:
         with pytest.raises(error, match=words) as caught:
             import_arrays(tmp_path / "trained.pt", tmp_path / "bad", 1, 1, names=NameMap(key=bad))
