@@ -98,6 +98,8 @@ class FileValues(NamedTuple):
     reader: RangeReader
     start: int
     cast: Cast | None = None
+    stored_bytes: int | None = None
+    """How many bytes of it the source has, and the rest are zeros; None for all."""
 
 
 def read_bytes(reader: RangeReader, offset: int, out: bulk.U8) -> bulk.U8:
@@ -147,6 +149,20 @@ class SparsePair(NamedTuple):
         full = np.zeros((2, to_ps), np.int64)
         full[:, self.targets] = self.numbers
         return full[0], full[1]
+
+
+class Stretch(NamedTuple):
+    """A stretch as a task names it: its ids in the source, what of them goes to each target, and where that begins.
+
+    It names only the targets that it goes to, so it is small however many there are.
+    """
+
+    table: str
+    ids: IdsAt
+    counts: SparsePair
+    """Rows, and bytes of ids."""
+    route: SparsePair
+    """Offsets of rows and of ids."""
 
 
 class SparsePairs(Sequence[Item]):

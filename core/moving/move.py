@@ -12,10 +12,12 @@ the time of the pass. Other storage, and the few rows of a small piece, go throu
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -24,9 +26,13 @@ import numpy.typing as npt
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError
 from edl_ckpt.core.base.memory import page_cache_bytes
 from edl_ckpt.core.base.progress import Reporter
+from edl_ckpt.core.base.thread_memory import ThreadMemory
+from edl_ckpt.core.converting.rows import Cut
 from edl_ckpt.core.kernel import bulk, routing
+from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.kernel.routing import Part
-from edl_ckpt.core.moving.input import Cast, FileRows, Input, PieceCounts, SparsePair, read_bytes
+from edl_ckpt.core.moving.goal import ID_BYTES, Goal, Rule, TableSinks
+from edl_ckpt.core.moving.input import Cast, FileRows, FileValues, Input, PieceCounts, Stretch, read_bytes
 from edl_ckpt.core.moving.part_plan import DenseBytes, ReshardSettings
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdBlock
@@ -45,20 +51,6 @@ CALL_BYTES: Final = 16 << 20
 """Bytes that the kernel moves in one call: an interrupted command waits for no longer."""
 
 
-class Stretch(NamedTuple):
-    """A stretch as a task names it: its ids in the source, what of them goes to each target, and where that begins.
-
-    It names only the targets that it goes to, so it is small however many there are.
-    """
-
-    table: str
-    ids: IdsAt
-    counts: SparsePair
-    """Rows, and bytes of ids."""
-    route: SparsePair
-    """Offsets of rows and of ids."""
-
-
 class MovedRows(NamedTuple):
     """Rows that follow each other in a file, and where those of them go that go out."""
 
@@ -73,6 +65,8 @@ class MovedRows(NamedTuple):
     """The target of each, uint16 [n]."""
     counts: bulk.I64
     """How many go to each target, int64 [to_ps]."""
+    sinks: Sinks
+    """The files of the targets."""
 
     @property
     def is_plain(self) -> bool:
@@ -96,8 +90,11 @@ Movable: TypeAlias = list[DenseBytes] | PieceInTurn | tuple[str, ...]
 class Turns:
     """The places of the pieces of one stretch, which each piece takes after those before it."""
 
-    def __init__(self, stretch: Stretch, to_ps: int, rows: FileRows) -> None:
+    def __init__(self, stretch: Stretch, goal: Goal, files: Sinks, rows: FileRows) -> None:
         self.table, self.rows = stretch.table, rows
+        self.rule: Rule = goal.rules.of(stretch.table)
+        self.buckets = to_ps = goal.rules.buckets
+        self.sinks = TableSinks(files, None) if self.rule.by_number else goal.sinks(stretch.table, files)
         self._row, self._end_row = stretch.ids.first_row, stretch.ids.first_row + stretch.ids.rows
         row_counts, id_bytes = stretch.counts.full(to_ps)
         self._values_at, self._ids_at = stretch.route.full(to_ps)
@@ -137,26 +134,51 @@ class Turns:
 class MoveTerms:
     """What all tasks of a move share; it does not grow with the rows."""
 
-    layouts: VersionLayout
+    goal: Goal
     variables: Mapping[str, int]
     """The bytes of each dense variable."""
-    small: Mapping[str, PieceCounts]
-    """The counts of small tables."""
     settings: ReshardSettings
     once: bool
     """The source leaves the page cache after its rows have moved."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardTerms(MoveTerms):
+    """The same of a move into shards, where small tables move together."""
+
+    layouts: VersionLayout
+    small: Mapping[str, PieceCounts]
+    """The counts of small tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What the proof takes variables for, where the files of a system say more of them than that they are tensors."""
+
+    row_bytes: Mapping[str, int] = field(default_factory=dict)
+    """The bytes of a row of those that are matrices: they are summed as rows."""
+    plain: Container[str] = ()
+    """Those that are neither variables nor matrices: they are summed by themselves."""
+
+
 class Mover:
     """Moves values from an opened source into files; `sketch` has the sums of what it has read."""
 
-    def __init__(self, terms: MoveTerms, source: Input, files: Sinks, reporter: Reporter) -> None:
+    def __init__(
+        self, terms: MoveTerms, source: Input, files: Sinks, reporter: Reporter, meaning: Meaning | None = None
+    ) -> None:
         self.terms = terms
-        self.layouts = terms.layouts
+        self.goal = terms.goal
         self.source = source
         self.files = files
         self.reporter = reporter
         self.sketch = ContentSketch()
+        self.meaning = meaning or Meaning()
+        self.tensors = ContentSketch()
+        """The sums of tensors that are neither variables nor matrices."""
+        self.crcs: Mapping[tuple[int, int], Crc32] = {}
+        """The checksums of tensors, by the file and the offset of each cut; those that nobody asks for are not here."""
+        self._memory = ThreadMemory()
         self.overflowed = 0
         """Values that became infinite by a cast."""
         self._lock = threading.Lock()
@@ -176,20 +198,48 @@ class Mover:
                 raise
 
     def move_dense(self, dense: DenseBytes) -> None:
-        """Move bytes of a variable, as many at a time as a batch has."""
-        step = max(self.terms.settings.batch_bytes // bulk.CHUNK_BYTES, 1) * bulk.CHUNK_BYTES
-        reader, values_at, cast = self.source.dense(dense.name)
-        owner, offset = self.layouts.dense_at(dense.name)
+        """Move bytes of a variable, as many at a time as a batch has; bytes that the source lacks are zeros."""
+        name, row_bytes = dense.name, self.meaning.row_bytes.get(dense.name, 0)
+        unit = math.lcm(bulk.CHUNK_BYTES, row_bytes or 1)
+        step = max(self.terms.settings.batch_bytes // unit, 1) * unit
+        values, cuts = self.source.dense(name), self.goal.cuts(name)
         for start in range(dense.start, max(dense.start + dense.size, dense.start + 1), step):
             size = min(step, dense.start + dense.size - start)
-            if cast is None:
-                data = read_bytes(reader, values_at + start, np.empty(size, np.uint8))
+            data = self._read_dense(values, start, size)
+            if row_bytes:
+                ids = np.arange(start // row_bytes, (start + size) // row_bytes, dtype=np.int64)
+                self.sketch.add_rows(name, ids, data.reshape(-1, row_bytes))
             else:
-                stored = np.empty(cast.before(size), np.uint8)
-                data = self._cast(read_bytes(reader, values_at + cast.before(start), stored), cast)
-            self.sketch.add_dense(dense.name, self.terms.variables[dense.name], start, data)
-            self.files[owner].write(offset + start, data.data)
+                sketch = self.tensors if name in self.meaning.plain else self.sketch
+                sketch.add_dense(name, self.terms.variables[name], start, data)
+            self.put(cuts, start, data)
             self.reporter.advance(size)
+
+    def _read_dense(self, values: FileValues, start: int, size: int) -> bulk.U8:
+        """Return bytes of a variable as they go out."""
+        cast = values.cast
+        first, count = (start, size) if cast is None else (cast.before(start), cast.before(size))
+        stored = count if values.stored_bytes is None else max(min(values.stored_bytes - first, count), 0)
+        buffer = self._memory.take(count)
+        data = read_bytes(values.reader, values.start + first, buffer[:stored])
+        if stored < count:
+            buffer[stored:] = 0
+            data = buffer
+        return data if cast is None else self.cast(data, cast)
+
+    def put(self, cuts: Sequence[Cut], offset: int, data: bulk.U8) -> None:
+        """Write bytes that begin at an offset of a tensor to where its cuts say."""
+        end = offset + len(data)
+        number = max(bisect_right(cuts, offset, key=_start_of) - 1, 0) if len(cuts) > 1 else 0
+        for cut in cuts[number:]:
+            if cut.start >= end and cut.start > offset:
+                return
+            low, high = max(cut.start, offset), min(cut.end, end)
+            if low < high or not len(data):
+                piece = data[low - offset : high - offset].data
+                self.files[cut.file].write(cut.offset + low - cut.start, piece)
+                if (cut.file, cut.offset) in self.crcs:
+                    self.crcs[cut.file, cut.offset].add(low - cut.start, piece)
 
     def move_stretch(self, stretch: Stretch, *, values: bool = True) -> None:
         """Move a stretch, one piece after the other; without `values` only its ids."""
@@ -198,20 +248,21 @@ class Mover:
 
     def pieces_of(self, stretch: Stretch) -> Iterator[PieceInTurn]:
         """Yield the pieces of a stretch, in the order in which they take their places."""
-        turns = Turns(stretch, len(self.layouts), self.source.rows_of(stretch.ids))
+        turns = Turns(stretch, self.goal, self.files, self.source.rows_of(stretch.ids))
         for number, ids in enumerate(self.source.cut(stretch.ids, self.terms.settings.piece_bytes)):
             yield PieceInTurn(ids, number, turns)
 
     def _move_piece(self, piece: PieceInTurn, *, values: bool = True) -> None:
         """Write the ids of a piece, then its rows in batches."""
-        read, table, to_ps = self.source.read_ids(piece.ids), piece.turns.table, len(self.layouts)
+        read, turns = self.source.read_ids(piece.ids), piece.turns
+        table = turns.table
         kept = self.source.kept(piece.ids, read.ids)
         block = read if kept is None else IdBlock(read.ids[kept])
-        owner = bulk.owners(block.ids, to_ps)
-        counts, id_bytes = bulk.tally(owner, block.lengths, to_ps)
-        first_row, values_at, ids_at = piece.turns.take(piece.number, len(read.ids), counts, id_bytes)
-        write_groups(self.files, bulk.group_varints(block.data, block.lengths, owner, id_bytes), id_bytes, ids_at)
-        rows = MovedRows(piece.turns.rows, first_row, len(read.ids), kept, block, owner, counts)
+        owner, counts, id_bytes = turns.rule.tally(block, turns.buckets)
+        first_row, values_at, ids_at = turns.take(piece.number, len(read.ids), counts, id_bytes)
+        if turns.sinks.ids is not None:
+            write_groups(turns.sinks.ids, _grouped_ids(turns.rule, block, owner, counts, id_bytes), id_bytes, ids_at)
+        rows = MovedRows(turns.rows, first_row, len(read.ids), kept, block, owner, counts, turns.sinks.rows)
         row_bytes = rows.file.moved_bytes
         if not row_bytes:
             self.sketch.add_rows(table, block.ids, np.empty((len(block.ids), 0), np.uint8))
@@ -219,6 +270,10 @@ class Mover:
         if not values:
             return
         sketch, values_at = bulk.new_sketch(row_bytes), values_at.copy()
+        if turns.rule.by_number:
+            self._move_matrix(table, rows, sketch)
+            self.sketch.add_sketch(table, sketch)
+            return
         gathered = np.empty(min(self._step(row_bytes), len(block.ids)) * row_bytes, np.uint8)
         if not rows.is_plain:
             self._move_changed(rows, values_at, sketch, gathered)
@@ -227,7 +282,7 @@ class Mover:
         if len(block.ids):
             self.sketch.add_sketch(table, sketch)
 
-    def _cast(self, data: bulk.U8, cast: Cast) -> bulk.U8:
+    def cast(self, data: bulk.U8, cast: Cast) -> bulk.U8:
         """Return bytes of values, or rows of them, in another dtype; those that become infinite are counted."""
         flat, overflowed = cast_bytes(np.ascontiguousarray(data).reshape(-1), cast.dtype, cast.target)
         with self._lock:
@@ -247,15 +302,29 @@ class Mover:
                 stored = rows.file.read(rows.first + chosen.start, buffer)
             values = stored if kept is None else stored[kept]
             if rows.file.cast is not None:
-                values = self._cast(values, rows.file.cast)
+                values = self.cast(values, rows.file.cast)
             own = slice(done, done + len(values))
             done = own.stop
             sizes = np.bincount(rows.owner[own], minlength=len(values_at)).astype(np.int64) * row_bytes
             places = np.cumsum(sizes) - sizes
             ids = rows.block.ids[own]
             routing.move_rows(sketch, ids, rows.owner[own], np.ascontiguousarray(values), places, gathered)
-            write_groups(self.files, gathered, sizes, values_at)
+            write_groups(rows.sinks, gathered, sizes, values_at)
             values_at += sizes
+            self.reporter.advance(values.nbytes)
+
+    def _move_matrix(self, table: str, rows: MovedRows, sketch: bulk.U32) -> None:
+        """Move rows whose ids, one after the other, are their numbers in a matrix."""
+        cuts, row_bytes = self.goal.cuts(table), rows.file.moved_bytes
+        for chosen, batch in self._steps(rows):
+            values = batch
+            if values is None:
+                buffer = np.empty((chosen.stop - chosen.start, rows.file.row_bytes), np.uint8)
+                values = rows.file.read(rows.first + chosen.start, buffer)
+            if rows.file.cast is not None:
+                values = self.cast(values, rows.file.cast)
+            bulk.sketch_rows(sketch, rows.block.ids[chosen], values)
+            self.put(cuts, int(rows.block.ids[chosen.start]) * row_bytes, values.reshape(-1))
             self.reporter.advance(values.nbytes)
 
     def _move_directly(self, rows: MovedRows, values_at: bulk.I64, sketch: bulk.U32, gathered: bulk.U8) -> bool:
@@ -269,7 +338,7 @@ class Mover:
             return False
         targets: dict[int, OnDisk] = {}
         for target in np.flatnonzero(rows.counts).tolist():
-            sink = self.files[target]
+            sink = rows.sinks[target]
             if not is_on_disk(sink):
                 return False
             targets[target] = sink
@@ -299,13 +368,13 @@ class Mover:
         """Read the rows of a piece, put them in order, and write them, as many at a time as are gathered."""
         for chosen, batch in self._steps(rows):
             owner = rows.owner[chosen]
-            counts = bulk.tally(owner, rows.block.lengths[chosen], len(self.layouts))[0]
+            counts = bulk.tally(owner, rows.block.lengths[chosen], len(values_at))[0]
             sizes, ordered = counts * rows.file.row_bytes, gathered
             if batch is None:
                 ordered = _gather(rows, chosen, sizes, sketch, gathered)
             else:
                 routing.move_rows(sketch, rows.block.ids[chosen], owner, batch, np.cumsum(sizes) - sizes, gathered)
-            write_groups(self.files, ordered, sizes, values_at)
+            write_groups(rows.sinks, ordered, sizes, values_at)
             values_at += sizes
             self.reporter.advance(int(sizes.sum()))
 
@@ -338,7 +407,9 @@ class Mover:
 
     def move_small(self, tables: Sequence[str]) -> None:
         """Put small tables together for each target, with all that stands between them, and write them."""
-        layouts = self.layouts
+        terms = self.terms
+        assert isinstance(terms, ShardTerms)  # noqa: S101 - only shards have small tables together
+        layouts = terms.layouts
         first, last = layouts.number(tables[0]), layouts.number(tables[-1])
         starts, sizes = layouts.tables_at[first], layouts.tables_at[last + 1] - layouts.tables_at[first]
         shift = np.cumsum(sizes) - sizes - starts  # from an offset in a target to the place in `out`
@@ -357,7 +428,7 @@ class Mover:
         if bad >= 0:
             small.raise_bad_part(tables, bad)
         for number, name in enumerate(tables):
-            rows, id_bytes = self.terms.small[name].rows, self.terms.small[name].id_bytes
+            rows, id_bytes = terms.small[name].rows, terms.small[name].id_bytes
             values_end = layouts.values_at(name) + rows * widths.get(number, 0) + shift
             ids_end = layouts.ids_at(name) + id_bytes + shift
             if not (np.array_equal(values_at[number], values_end) and np.array_equal(ids_at[number], ids_end)):
@@ -366,6 +437,19 @@ class Mover:
         numbers, ends = np.unique(parts[:, Part.TABLE], return_index=True)
         self.sketch.add_parts([tables[k] for k in numbers.tolist()], sums, parts[ends])
         self.reporter.advance(int((parts[:, Part.ROWS] * parts[:, Part.ROW_BYTES]).sum()))
+
+
+def _start_of(cut: Cut) -> int:
+    return cut.start
+
+
+def _grouped_ids(rule: Rule, block: IdBlock, owner: bulk.U16, counts: bulk.I64, id_bytes: bulk.I64) -> bulk.U8:
+    """Return the ids of a piece as they are written, ordered by owner."""
+    if rule.as_varints:
+        return bulk.group_varints(block.data, block.lengths, owner, id_bytes)
+    grouped = np.empty(block.ids.nbytes, np.uint8)
+    bulk.group_rows(np.ascontiguousarray(block.ids).view(np.uint8).reshape(-1, ID_BYTES), owner, counts, grouped)
+    return grouped
 
 
 def _gather(rows: MovedRows, chosen: slice, sizes: bulk.I64, sketch: bulk.U32, gathered: bulk.U8) -> bulk.U8:

@@ -13,7 +13,7 @@ The survey of a source: everything that a plan needs, from headers and ids, with
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, groupby, pairwise
@@ -30,8 +30,9 @@ from edl_ckpt.core.converting.changes import LeftOut, left_out_lines
 from edl_ckpt.core.converting.items import ItemCounts
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.tables import ShardSummary
-from edl_ckpt.core.moving.input import Input, PieceCounts, SparsePair, SparsePairs, SurveyedTable
-from edl_ckpt.core.proof.duplicates import NO_IDS, IdOrder
+from edl_ckpt.core.moving.goal import Rules, ShardRules
+from edl_ckpt.core.moving.input import Input, PieceCounts, SparsePair, SparsePairs, Stretch, SurveyedTable
+from edl_ckpt.core.proof.duplicates import NO_IDS, IdOrder, order_of
 from edl_ckpt.core.reading.blocks import IdBlock
 from edl_ckpt.core.reading.pieces import PIECE_BYTES, IdsAt, RowMarks
 from edl_ckpt.core.sources.elasticdl.target import CountedTable, PlacedVariable, VersionLayout, check_ps_num
@@ -60,6 +61,8 @@ class SourceSurvey:
     """The ids of one table in one shard that are counted together. The execution cuts them into pieces."""
     small: tuple[PieceCounts, ...] = ()
     """Of each small table as a whole, in the order of the target: their rows are counted again when they move."""
+    bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict, repr=False)
+    """The lowest and the highest id that goes out, of each table that has stretches with any."""
     bytes_read: int = 0
     left_out: tuple[LeftOut, ...] = ()
     """What the source has and shards cannot contain, and what is not to go out, with rows of tables that go out."""
@@ -79,16 +82,19 @@ class SourceSurvey:
         return max((table.row_bytes for table in self.tables), default=0)
 
 
-def survey_source(source: Input, ps_num: int, *, number: int, job: Job, piece_bytes: int | None = None) -> SourceSurvey:
-    """Read all ids of a source and count those of each of `ps_num` servers; no value is read.
+def survey_source(
+    source: Input, ps_num: int, *, number: int, job: Job, piece_bytes: int | None = None, rules: Rules | None = None
+) -> SourceSurvey:
+    """Read all ids of a source and count those of each of `ps_num` servers, or of each bucket; no value is read.
 
-    `piece_bytes` is how many bytes of ids are one task. The memory of the job bounds the ids that are sorted to find
-    duplicates. Raises UsageError for a number of servers that cannot be, CorruptError for ids that cannot be decoded,
-    are not as many as rows, or that a table has twice.
+    `rules` say which bucket an id belongs to, by default those of ElasticDL's servers. `piece_bytes` is how many bytes
+    of ids are one task. The memory of the job bounds the ids that are sorted to find duplicates. Raises UsageError for
+    a number of servers that cannot be, CorruptError for ids that cannot be decoded, are not as many as rows, or that a
+    table has twice.
     """
     check_ps_num(ps_num)
     read_before = job.executor.bytes_read()
-    counting = _Counting(source, ps_num, job, piece_bytes or PIECE_BYTES // 2)
+    counting = _Counting(source, ps_num, job, piece_bytes or PIECE_BYTES // 2, rules or ShardRules(ps_num))
     job.reporter.start("reading ids", source.id_bytes)
     small = counting.small_tables()
     stretches, counts = counting.large_tables()
@@ -103,6 +109,7 @@ def survey_source(source: Input, ps_num: int, *, number: int, job: Job, piece_by
         small=small,
         bytes_read=source.bytes_read + job.executor.bytes_read() - read_before,
         left_out=(*source.left_out, *behind),
+        bounds=counting.bounds,
         round_trips=source.round_trips,
     )
 
@@ -134,38 +141,40 @@ class StretchCounts(NamedTuple):
     counts: SparsePair
     """Rows, and bytes of ids."""
     order: IdOrder
+    moved: IdOrder
+    """The order of those that go out."""
 
 
 def _count_stretches(
-    source: Input, task: Sequence[IdsAt], advance: Advance, *, ps_num: int, piece_bytes: int
+    source: Input, task: Sequence[IdsAt], advance: Advance, *, rules: Rules, piece_bytes: int
 ) -> list[StretchCounts]:
     """Return the counts of some stretches of large tables, or of pieces of them."""
-    counts = []
+    counts, buckets = [], rules.buckets
     for stretch in task:
-        rows, id_bytes = (np.zeros(ps_num, np.int64) for _ in range(2))
-        order = NO_IDS
+        rows, id_bytes = (np.zeros(buckets, np.int64) for _ in range(2))
+        rule, order, moved = rules.of(source.name_of(stretch)), NO_IDS, NO_IDS
         for piece in source.cut(stretch, piece_bytes):
             block = source.read_ids(piece)
-            out = outgoing_ids(source, piece, block)
-            more_rows, more_bytes = bulk.tally(bulk.owners(out.ids, ps_num), out.lengths, ps_num)
+            kept = source.kept(piece, block.ids)
+            out = block if kept is None else IdBlock(block.ids[kept])
+            _, more_rows, more_bytes = rule.tally(out, buckets)
             rows += more_rows
             id_bytes += more_bytes
-            order = order.followed_by(source.order_of(piece, block.ids))
+            own = source.order_of(piece, block.ids)
+            order = order.followed_by(own)
+            moved = moved.followed_by(own if kept is None else order_of(out.ids))
             advance(source.bytes_of(piece))
-        counts.append(StretchCounts(SparsePair.of(rows, id_bytes, np.flatnonzero(id_bytes)), order))
+        counts.append(StretchCounts(SparsePair.of(rows, id_bytes, np.flatnonzero(id_bytes)), order, moved))
     return counts
-
-
-def outgoing_ids(source: Input, ids: IdsAt, block: IdBlock) -> IdBlock:
-    """Return the ids of a piece of those rows that go out."""
-    kept = source.kept(ids, block.ids)
-    return block if kept is None else IdBlock(block.ids[kept])
 
 
 class _Counting:
     """The pass over all ids."""
 
-    def __init__(self, source: Input, ps_num: int, job: Job, piece_bytes: int) -> None:
+    def __init__(self, source: Input, ps_num: int, job: Job, piece_bytes: int, rules: Rules) -> None:
+        self.bounds: dict[str, tuple[int, int]] = {}
+        """The lowest and the highest id that goes out, by table."""
+        self._rules = rules
         self._source = source
         self._ps_num = ps_num
         self._job = job
@@ -187,7 +196,7 @@ class _Counting:
         stretches = self.stretches()
         counts, orders = SparsePairs(self._ps_num, PieceCounts), [NO_IDS] * len(stretches)
         tasks = list(self._tasks(stretches))
-        count = partial(_count_stretches, ps_num=self._ps_num, piece_bytes=self._piece_bytes)
+        count = partial(_count_stretches, rules=self._rules, piece_bytes=self._piece_bytes)
         work = FunctionWork(self._source.value(), count)
         pieces = ([piece for _, piece in task] for task in tasks)
         with self._job.run(work, self._source, pieces) as results:
@@ -195,12 +204,19 @@ class _Counting:
             numbered = ((number, result) for pairs in counted for (number, _), result in pairs)
             of_stretches = groupby(numbered, key=lambda pair: pair[0])
             for stretch, (number, pairs) in zip(stretches, of_stretches, strict=True):
-                total = np.zeros((2, self._ps_num), np.int64)
+                total, name = np.zeros((2, self._ps_num), np.int64), self._source.name_of(stretch)
                 for _, result in pairs:
                     total[:, result.counts.targets] += result.counts.numbers
                     orders[number] = orders[number].followed_by(result.order)
-                counts.append(total[0], total[1], np.flatnonzero(total[1]), self._source.name_of(stretch))
+                    self._widen(name, result.moved)
+                counts.append(total[0], total[1], np.flatnonzero(total[1]), name)
         return self._source.numbered(stretches, orders, self._job), counts
+
+    def _widen(self, table: str, moved: IdOrder) -> None:
+        """Let the bounds of a table have more ids."""
+        if moved.rows:
+            low, high = self.bounds.get(table, (moved.lowest, moved.highest))
+            self.bounds[table] = min(low, moved.lowest), max(high, moved.highest)
 
     def _tasks(self, stretches: Sequence[IdsAt]) -> Iterator[list[tuple[int, IdsAt]]]:
         """Yield stretches with their numbers, some in a task; where tasks cost nothing, their pieces one by one."""
@@ -282,7 +298,11 @@ def lay_out_survey(
     """Return the layouts of the shards of a surveyed source, the shards, all warnings, the survey, and all routes."""
     layouts, shards, warnings = lay_out(target, survey.number, survey.variables, _count_tables(survey), survey.to_ps)
     noted = survey.left_out if survey.warns_of is None else survey.warns_of
-    return layouts, shards, (*warnings, *left_out_lines(noted)), survey, _routes(survey, layouts)
+
+    def begins(table: str) -> tuple[bulk.I64, bulk.I64]:
+        return layouts.values_at(table), layouts.ids_at(table)
+
+    return layouts, shards, (*warnings, *left_out_lines(noted)), survey, routes_of(survey, begins)
 
 
 def row_marks(plan: MovePlan) -> dict[str, RowMarks]:
@@ -315,17 +335,29 @@ def _count_tables(survey: SourceSurvey) -> list[CountedTable]:
     ]
 
 
-def _routes(survey: SourceSurvey, layouts: VersionLayout) -> Sequence[StretchRoute]:
-    """Return the route of each stretch: in each target it begins where the one before it, of the same table, ends."""
+def routes_of(survey: SourceSurvey, begins: Callable[[str], tuple[bulk.I64, bulk.I64]]) -> Sequence[StretchRoute]:
+    """Return the route of each stretch: in each target it begins where the one before it, of the same table, ends.
+
+    `begins` returns where the rows and the ids of a table begin in each target, int64 [to_ps] both.
+    """
     row_bytes = {table.info.name: table.row_bytes for table in survey.tables}
     next_at: dict[str, tuple[bulk.I64, bulk.I64]] = {}
     routes = SparsePairs(survey.to_ps, StretchRoute)
     for stretch in survey.counts:
         name = stretch.table
-        values_at, ids_at = next_at.get(name) or (layouts.values_at(name), layouts.ids_at(name))
+        values_at, ids_at = next_at.get(name) or begins(name)
         routes.append(values_at, ids_at, np.flatnonzero(stretch.id_bytes))
         next_at[name] = values_at + stretch.rows * row_bytes[name], ids_at + stretch.id_bytes
     return routes
+
+
+def named_stretch(survey: SourceSurvey, routes: Sequence[StretchRoute], number: int) -> Stretch:
+    """Return a stretch as a task names it, by its number in the survey."""
+    counts, route = survey.counts[number], routes[number]
+    targets = np.flatnonzero(counts.id_bytes)
+    rows = SparsePair.of(counts.rows, counts.id_bytes, targets)
+    route_pair = SparsePair.of(route.values_at, route.ids_at, targets)
+    return Stretch(counts.table, survey.stretches[number], rows, route_pair)
 
 
 def stretch_order(plan: MovePlan) -> list[int]:

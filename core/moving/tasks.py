@@ -34,8 +34,9 @@ from edl_ckpt.core.commit.sent_parts import Sending, SharedUploads, TargetPart
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.model.versions import Seal
-from edl_ckpt.core.moving.input import Input, SparsePair
-from edl_ckpt.core.moving.move import Movable, Mover, MoveTerms, Stretch, exceeds_page_cache
+from edl_ckpt.core.moving.goal import ShardGoal
+from edl_ckpt.core.moving.input import Input, Stretch
+from edl_ckpt.core.moving.move import Movable, Mover, ShardTerms, exceeds_page_cache
 from edl_ckpt.core.moving.part_plan import (
     DenseBytes,
     MoveTask,
@@ -45,7 +46,7 @@ from edl_ckpt.core.moving.part_plan import (
     part_tasks,
     plan_parts,
 )
-from edl_ckpt.core.moving.plan import MovePlan, row_marks, stretch_order
+from edl_ckpt.core.moving.plan import MovePlan, named_stretch, row_marks, stretch_order
 from edl_ckpt.core.moving.result import WriteResult
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
 from edl_ckpt.core.proof.read_back import prove_version
@@ -73,7 +74,7 @@ class MoveDone(NamedTuple):
 
 
 def move_task(
-    opened: Sending[Input], task: MoveTask[Stretch], advance: Advance, *, terms: MoveTerms, targets: SharedTargets
+    opened: Sending[Input], task: MoveTask[Stretch], advance: Advance, *, terms: ShardTerms, targets: SharedTargets
 ) -> MoveDone:
     """Move what a task needs, in another process; what it reads again is neither summed nor reported.
 
@@ -115,7 +116,8 @@ class Move:
         small = {counts.table: counts for counts in plan.survey.small}
         once = exceeds_page_cache(2 * plan.size_bytes)
         self._variables = sorted(plan.survey.variables, key=lambda variable: plan.layouts.dense_at(variable.name))
-        self.terms = MoveTerms(plan.layouts, variables, small, replace(settings, parts=None), once)
+        goal, plain = ShardGoal(plan.layouts, variables), replace(settings, parts=None)
+        self.terms = ShardTerms(goal, variables, plain, once, plan.layouts, small)
         self.overflowed = 0
         """Values that became infinite by a cast, once everything has moved."""
         self.proved: Fingerprint | None = None
@@ -217,11 +219,7 @@ class Move:
 
     def _stretch(self, number: int) -> Stretch:
         """Return a stretch as a task names it, by its number in the survey."""
-        counts, route = self._plan.survey.counts[number], self._plan.routes[number]
-        targets = np.flatnonzero(counts.id_bytes)
-        rows = SparsePair.of(counts.rows, counts.id_bytes, targets)
-        route_pair = SparsePair.of(route.values_at, route.ids_at, targets)
-        return Stretch(counts.table, self._plan.survey.stretches[number], rows, route_pair)
+        return named_stretch(self._plan.survey, self._plan.routes, number)
 
     def _small_tables(self, *, most: int = sys.maxsize) -> Iterator[tuple[str, ...]]:
         """Yield small tables that follow each other in the order of the targets, which is that of their numbers.

@@ -64,9 +64,17 @@ class VersionInput(CheckpointHolder, Input):
     """An opened version, and what goes out of it; it does not close what the caller has opened until it is closed."""
 
     def __init__(
-        self, checkpoint: Checkpoint, out: Outgoing, trust: Trust | None = None, sums: StoredSums | None = None
+        self,
+        checkpoint: Checkpoint,
+        out: Outgoing,
+        trust: Trust | None = None,
+        sums: StoredSums | None = None,
+        *,
+        bundled: bool = True,
     ) -> None:
+        """Take an opened version, and what goes out of it; small tables are `bundled` where the goal can take them."""
         super().__init__(checkpoint)
+        self._bundled = bundled
         self.out, self.trust, self.sums = out, trust, sums
         self._tables = {table.source: table for table in out.tables}
         self._sources = {table.name: table.source for table in out.tables}
@@ -76,7 +84,7 @@ class VersionInput(CheckpointHolder, Input):
     def small(self) -> SmallVersionTables | None:
         """What reads the tables together whose parts are all small, and that go out as they are."""
         sizes = {}
-        for table in self.out.tables:
+        for table in self.out.tables if self._bundled else ():
             if table.leaves_out is None and not self._is_cast(table):
                 filled = [entry for _, entry in self.checkpoint.entries(table.source) if entry.rows or entry.ids]
                 if all(map(is_small, filled)) and sum(e.ids[0].end - e.offset for e in filled) <= SMALL_TABLE_BYTES:
@@ -216,7 +224,9 @@ class VersionInput(CheckpointHolder, Input):
         variable = self._variables[name]
         shard, entry = self.checkpoint.find_variable(variable.source)
         cast = cast_to(entry.dtype, variable.dtype)
-        return FileValues(self.checkpoint.reader(shard, entry.values), entry.values.start, cast)
+        size_bytes = variable.size_bytes if cast is None else cast.before(variable.size_bytes)
+        stored_bytes = entry.size_bytes if size_bytes > entry.size_bytes else None  # a larger matrix has rows of zeros
+        return FileValues(self.checkpoint.reader(shard, entry.values), entry.values.start, cast, stored_bytes)
 
     def check_unchanged(self) -> None:
         """Raise LockedError when a file has changed since it was opened."""

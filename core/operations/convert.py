@@ -31,11 +31,12 @@ from edl_ckpt.core.commit.newest_record import note_newest
 from edl_ckpt.core.commit.publish.disk import replaces_link
 from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
 from edl_ckpt.core.converting.changes import Changes, NameMap, left_out_lines, with_tables
-from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
 from edl_ckpt.core.converting.items import items_out
-from edl_ckpt.core.converting.proof import Proved, confirm_source, is_changed, prove, unchanged
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import UNNUMBERED, Seal, ShardFile, State, Version
+from edl_ckpt.core.moving.conversion import Conversion, plan_conversion
+from edl_ckpt.core.moving.files import FilesMove
+from edl_ckpt.core.moving.proof import Proved, confirm_source, is_changed, prove, unchanged
 from edl_ckpt.core.moving.result import WriteResult
 from edl_ckpt.core.operations.prune.guards import is_good, looked_at
 from edl_ckpt.core.operations.reshard.execute import execute_reshard, planned_result, prepare_reshard
@@ -168,7 +169,7 @@ def convert_version(
         items=items_out(plan.out, is_written=not dry_run),
         left_out=plan.out.left_out,
         untouched=untouched(plan, proved) if proved else {},
-        overflowed=writing.rows.overflowed if writing else 0,
+        overflowed=writing.overflowed if writing else 0,
         dry_run=dry_run,
         checksums=writing.compared if writing else NO_SUMS,
     )
@@ -318,7 +319,7 @@ def _write(
     new: NewVersion,
     where: Location,
     wait_seconds: float,
-) -> tuple[Proved, Writing]:
+) -> tuple[Proved, FilesMove]:
     """Write, prove and publish a version, with the lock of the location held."""
     files, source, proved = plan.destination.files, plan.source.version, list[Proved]()
     if new.copies is not None or not new.layout.shard:
@@ -331,7 +332,8 @@ def _write(
         describe = (lambda drafts: copies.copy(source, drafts)) if is_same else None
         with kind_of(locked.store).output(locked, new) as output:
             sinks = output.create(list(files.values()))
-            writing = Writing(plan, sinks, job, locked.store.location.local_path or ".", sums)
+            directory = locked.store.location.local_path or "."
+            writing = FilesMove(plan, sinks, job, directory, sums, locked.store.properties)
             writing.write()
             plan.source.check_unchanged()
             confirm_source(writing, trust)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from edl_ckpt.core.converting.changes import OutTable
-from edl_ckpt.core.converting.destinations.interface import Cut, Destination, rule_owners
-from edl_ckpt.core.converting.rows import CountedRows, RowPlaces, Spread
-from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.converting.destinations.interface import Destination
+from edl_ckpt.core.converting.rows import CountedRows, Cut, RowPlaces, Spread
+from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.sources.elasticdl.target import (
     DESIGN,
     CountedTable,
@@ -43,7 +44,7 @@ class ToElasticDL(Destination):
     def spread(self, table: OutTable) -> Spread:
         """Return the rule of ElasticDL."""
         del table
-        return Spread(self.ranks, lambda ids: rule_owners(Placement.MOD, ids, count=self.ranks))
+        return Spread(self.ranks, partial(bulk.owners, ps_num=self.ranks))
 
     def lay_out(self, rows: Mapping[str, CountedRows]) -> None:
         """Lay out v4 shards."""
@@ -53,7 +54,7 @@ class ToElasticDL(Destination):
                 replace(counted.table.info, initializer=counted.table.info.initializer or "uniform"),
                 counted.table.dtype if counted.total else None,
                 counted.of_bucket,
-                counted.id_bytes.sum(axis=0),
+                counted.id_bytes,
             )
             for counted in rows.values()
         ]

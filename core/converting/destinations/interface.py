@@ -20,7 +20,7 @@ from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.converting.changes import FLOATS, NO_PLACE, NOT_ADMITTED, Outgoing, OutTable, OutVariable
 from edl_ckpt.core.converting.lacking import check_held
-from edl_ckpt.core.converting.rows import CountedRows, RowPlaces, Spread
+from edl_ckpt.core.converting.rows import CountedRows, Cut, RowPlaces, Spread
 from edl_ckpt.core.kernel import bulk, placement
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.layouts import Placement
@@ -30,15 +30,6 @@ from edl_ckpt.core.reading.used_files import files_read
 from edl_ckpt.core.sources.bundle.parts import RECORD, is_waiting
 from edl_ckpt.core.sources.elasticdl.target import variable_owner
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout, Slab
-
-
-class Cut(NamedTuple):
-    """Bytes [start, end) of a tensor, and where they go."""
-
-    start: int
-    end: int
-    file: int
-    offset: int
 
 
 class Given(NamedTuple):

@@ -32,6 +32,7 @@ from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.moving import move
 from edl_ckpt.core.moving import plan as planning
 from edl_ckpt.core.moving import version_input as versions
+from edl_ckpt.core.moving.goal import ShardRules
 from edl_ckpt.core.moving.input import PieceCounts, SparsePairs, SurveyedTable
 from edl_ckpt.core.moving.move import Turns
 from edl_ckpt.core.moving.part_plan import ReshardSettings
@@ -317,7 +318,7 @@ def test_a_plan_does_not_grow_with_the_rows() -> None:
     stretches, peaks = [], []
     for rows in (10**7, 10**10):
         checkpoint: Any = wide_checkpoint(rows, 64)
-        found = planning._Counting(opened_input(checkpoint), 1000, Job.here(1), 1 << 19).stretches()
+        found = planning._Counting(opened_input(checkpoint), 1000, Job.here(1), 1 << 19, ShardRules(1000)).stretches()
         stretches.append(len(found))
         per_target = np.full(1000, rows // 1000 // len(found), np.int64)
         counts = tuple(PieceCounts("t", per_target.copy(), per_target * 6) for _ in found)
@@ -336,7 +337,7 @@ def test_a_plan_for_a_cluster() -> None:
     """Ten thousand million rows in tasks of 256 MiB, 256 to 400: a stretch takes memory for its own targets alone."""
     checkpoint: Any = wide_checkpoint(10**10, 256)
     cluster: Any = SimpleNamespace(is_cluster=True, threads=1, task_bytes=lambda _: 256 << 20)
-    found = planning._Counting(opened_input(checkpoint), 400, Job(cluster, 1), 1 << 19).stretches()
+    found = planning._Counting(opened_input(checkpoint), 400, Job(cluster, 1), 1 << 19, ShardRules(400)).stretches()
     assert len(found) > 2_500
     tracemalloc.start()
     counts = SparsePairs(400, PieceCounts)

@@ -21,10 +21,11 @@ from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.files import alone_at
 from edl_ckpt.core.catalog.listing import as_version
 from edl_ckpt.core.converting.changes import ROWS, Changes, NameMap, left_out_lines, with_tables
-from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
 from edl_ckpt.core.converting.items import items_out
-from edl_ckpt.core.converting.proof import confirm_source, is_changed, prove
+from edl_ckpt.core.moving.conversion import Conversion, plan_conversion
+from edl_ckpt.core.moving.files import FilesMove
 from edl_ckpt.core.moving.part_plan import ReshardSettings
+from edl_ckpt.core.moving.proof import confirm_source, is_changed, prove
 from edl_ckpt.core.operations.export.formats.arrays import Safetensors
 from edl_ckpt.core.operations.export.interface import (
     STORED,
@@ -45,6 +46,7 @@ from edl_ckpt.core.proof.values import fingerprint
 from edl_ckpt.core.reading.stored_sums import StoredSums
 from edl_ckpt.core.sources.elasticdl.target import ELASTICDL, EMPTY_MODEL
 from edl_ckpt.core.sources.safetensors.indexing import read_header
+from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.directories import remove_tree
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import Flusher, check_space
@@ -220,14 +222,16 @@ class SystemFormat(ExportFormat):
             with ExitStack() as opened:
                 sinks = [opened.enter_context(output) for output in outputs]
                 flusher = opened.enter_context(Flusher(sinks))
-                writing = Writing(plan, sinks, self._job, os.path.dirname(target.path) or ".", sums)
+                place = Location(os.path.dirname(target.path) or ".")
+                target_facts = open_store(place).properties
+                writing = FilesMove(plan, sinks, self._job, place.url, sums, target_facts)
                 writing.write()
                 flusher.all_written()
                 plan.source.check_unchanged()
                 source = confirm_source(writing, trust)
                 proved = prove(writing, alone_at(target.path))
             self.compared = writing.compared
-            facts = source or proved.fingerprint.text, writing.rows.overflowed
+            facts = source or proved.fingerprint.text, writing.overflowed
             done = self.result(target.publish(), self._counts(plan), trust, *facts, proved=bool(source))
             return replace(done, items=items_out(plan.out, is_written=True))
 

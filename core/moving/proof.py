@@ -10,9 +10,10 @@ import numpy as np
 
 from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
 from edl_ckpt.core.converting.changes import Changes
-from edl_ckpt.core.converting.conversion import Conversion, Writing, as_tensors
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import Seal, SealedShard, Version, now_text
+from edl_ckpt.core.moving.conversion import Conversion, as_tensors
+from edl_ckpt.core.moving.files import FilesMove
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
 from edl_ckpt.core.proof.items import confirm_items, confirm_zip
 from edl_ckpt.core.proof.sealing import cut
@@ -41,7 +42,7 @@ class Proved:
         return Seal(key, self.fingerprint.text, self.sealed, now_text())
 
 
-def prove(writing: Writing, version: Version) -> Proved:
+def prove(writing: FilesMove, version: Version) -> Proved:
     """Read new files back; EdlCkptError where a table or a variable is not what was meant, or where one is missing."""
     job = writing.job
     with open_checkpoint(version, staged=True) as target:
@@ -60,7 +61,7 @@ def prove(writing: Writing, version: Version) -> Proved:
         return Proved(fingerprint_of(target, sketch), tuple(shard.summary for shard in target.shards), sealed, version)
 
 
-def confirm_source(writing: Writing, trust: Trust) -> str:
+def confirm_source(writing: FilesMove, trust: Trust) -> str:
     """Compare what was read with the checksums in the source's files, and with its seal; return its fingerprint.
 
     The seal is compared where all went out as it was; else '' is returned. Raises CorruptError as `confirm_sums` and
@@ -106,7 +107,7 @@ def unchanged(plan: Conversion) -> set[str]:
     return same | {t.name for t in plan.out.tables if t.is_as(plan.source.written_dtype(t.source))}
 
 
-def _check_names(writing: Writing, target: Checkpoint) -> None:
+def _check_names(writing: FilesMove, target: Checkpoint) -> None:
     """Raise UnsupportedError for a variable that the files have and that is none there: its name says another thing."""
     names = [name for name in sorted(writing.meant.variable_names()) if not target.has_entry(name)]
     if names:
@@ -116,7 +117,7 @@ def _check_names(writing: Writing, target: Checkpoint) -> None:
         raise UnsupportedError(message, path=writing.plan.source.version.ref, hint=hint)
 
 
-def _different(writing: Writing, target: Checkpoint, sketch: ContentSketch) -> Iterator[str]:
+def _different(writing: FilesMove, target: Checkpoint, sketch: ContentSketch) -> Iterator[str]:
     """Yield what is not as it was meant: tables and variables, tensors that are neither, and files that went along."""
     plan, meant = writing.plan, writing.meant
     for name in [table.name for table in plan.out.tables] or sorted(meant.tables):

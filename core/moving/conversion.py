@@ -1,0 +1,295 @@
+"""A conversion: what goes out of an opened version into the files of a system, planned to the byte, then written.
+
+The plan is arithmetic on headers and ids. Writing reads each value once and sums it as it goes out; the proof reads
+the new files through their own format, and compares the sums.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from edl_ckpt.core.base.errors import RefusedError, UnsupportedError, UsageError
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.words import escaped
+from edl_ckpt.core.catalog.contents import Contents
+from edl_ckpt.core.converting.changes import Changes, Outgoing, OutTable, OutVariable, outgoing
+from edl_ckpt.core.converting.described import stale_dtypes
+from edl_ckpt.core.converting.destinations import DESTINATIONS
+from edl_ckpt.core.converting.destinations.interface import Destination, Given
+from edl_ckpt.core.converting.rows import CountedRows, Spread
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.model.shapes import check_dimensions
+from edl_ckpt.core.moving.goal import FileGoal, Rule, TableRules
+from edl_ckpt.core.moving.plan import SourceSurvey, StretchRoute, routes_of, survey_source
+from edl_ckpt.core.moving.version_input import VersionInput
+from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.sources.dcp.tables import is_table_name
+from edl_ckpt.core.sources.steps import source as steps
+from edl_ckpt.core.storage.interface import RangeReader
+
+_MOST_NAME_BYTES: Final = 255
+_ONE_BUCKET: Final = Spread(1, None)
+_ANY_DIMENSIONS: Final = frozenset({"safetensors"})
+"""Systems whose readers know no limit of dimensions."""
+_WHOLE: Final = frozenset({"dcp", "safetensors"})
+"""Systems whose tensors are written as they are, whatever they mean: row numbers stay, and so do ids beside them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A planned conversion; the source must be open until it is written."""
+
+    source: Checkpoint
+    whole: Checkpoint | None
+    """The same files as tensors alone, where those are written as they are."""
+    destination: Destination
+    counted: Mapping[str, CountedRows]
+    """The tables with ids, by their new names."""
+    changes: Changes
+    survey: SourceSurvey
+    """The ids of all tables, counted for each bucket."""
+    goal: FileGoal
+    routes: Sequence[StretchRoute]
+    """Where each stretch of the survey begins in each bucket."""
+
+    @property
+    def opened_input(self) -> VersionInput:
+        """Return what goes out as the input of a move."""
+        return VersionInput(self.whole or self.source, self.out, bundled=False)
+
+    @property
+    def out(self) -> Outgoing:
+        """Return what goes out."""
+        return self.destination.out
+
+    @property
+    def rows(self) -> int:
+        """Return the rows of all tables that go out, those of companions too."""
+        if self.whole is not None:
+            return sum(map(self._rows_of, self.source.table_names))
+        return sum(self.counted[t.name].total if t.name in self.counted else t.rows for t in self.out.tables)
+
+    def _rows_of(self, table: str) -> int:
+        """Return the rows of a table that goes out as tensors; 0 where its tensor is left out."""
+        assert self.whole is not None  # noqa: S101 - the caller has looked
+        rows = sum(entry.rows for _, entry in self.source.entries(table))
+        if table not in self.whole:
+            return rows
+        shapes = [v.shape for v in self.out.variables if v.source == table]
+        kept = shapes == [self.whole.find_variable(table)[1].shape]
+        return rows if kept else sum(shape[0] for shape in shapes)
+
+    def opened(self, name: str) -> AbstractContextManager[RangeReader]:
+        """Return a file of the source that goes along, open; on no way over a link where its contents are known."""
+        contents = self.destination.given.contents
+        if contents is not None and name in contents.tree:
+            return contents.open(name)
+        return nullcontext(self.source.files[self.source.version.path_of(name)])
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all files."""
+        return sum(self.destination.files.values())
+
+
+def plan_conversion(
+    source: Checkpoint,
+    system: str,
+    ranks: int,
+    changes: Changes,
+    job: Job,
+    *,
+    number: int,
+    most_file_bytes: int | None = None,
+    contents: Contents | None = None,
+) -> Conversion:
+    """Return how a version is written in the files of a system, from headers and ids; nothing is written.
+
+    `contents` are all entries of its directory: with them, hidden files go along too.
+    Raises UnsupportedError for what the system cannot hold, UsageError and NotFoundError for changes that cannot be,
+    RefusedError where a new file has the name of one that goes along.
+    """
+    if system not in DESTINATIONS:
+        known = ", ".join(DESTINATIONS)
+        raise UnsupportedError(f"nothing is written for {system}; it can be {known}", path=source.version.ref)
+    is_whole = system in _WHOLE and source.version.layout.system == system
+    whole = as_tensors(source) if is_whole else None
+    out = outgoing(source, changes) if whole is None else _tensors(source, whole, changes)
+    if whole is not None:
+        _warn_of_lost_tables(source, out, job)
+    destination = DESTINATIONS[system](Given(source, out, ranks, number, most_file_bytes, whole, contents))
+    destination.out.check_names(source.version.ref)
+    for variable in destination.out.variables if system not in _ANY_DIMENSIONS else ():
+        check_dimensions(variable.name, variable.shape, source.version.ref)
+    _check_files(source, destination)
+    counted: dict[str, CountedRows] = {}
+    destination.out.check_some(source.version.ref)
+    rules = TableRules({table.name: _rule(destination, table) for table in destination.out.tables})
+    moved = VersionInput(whole or source, destination.out, bundled=False)
+    survey = survey_source(moved, rules.buckets, number=number, job=job.silent(), rules=rules)
+    for table in destination.out.tables:
+        rows = _counted(survey, table, rules.of(table.name).spread.buckets)
+        if rules.of(table.name).by_number:
+            continue
+        if destination.spread(table) is None:
+            _check_matrix(rows)
+            continue
+        destination.check(rows)
+        counted[table.name] = rows
+    destination.out = replace(destination.out, left_out=survey.left_out)
+    destination.lay_out(counted)
+    _check_names(destination)
+    _check_apart(source, destination)
+    _warn_of_stale_dtypes(source, destination, changes, job)
+    goal = _goal(destination, rules, counted)
+    return Conversion(source, whole, destination, counted, changes, survey, goal, routes_of(survey, _begins(goal)))
+
+
+def _rule(destination: Destination, table: OutTable) -> Rule:
+    """Return which bucket the rows of a table belong to."""
+    spread = destination.spread(table)
+    return Rule(spread or _ONE_BUCKET, destination.varints, by_number=spread is None and table.by_number)
+
+
+def _counted(survey: SourceSurvey, table: OutTable, buckets: int) -> CountedRows:
+    """Return the rows of a table that go to each of so many buckets."""
+    rows, id_bytes = (np.zeros(survey.to_ps, np.int64) for _ in range(2))
+    for stretch in survey.counts:
+        if stretch.table == table.name:
+            rows += stretch.rows
+            id_bytes += stretch.id_bytes
+    low, high = survey.bounds.get(table.name, (0, -1))
+    return CountedRows(table, rows[:buckets], id_bytes[:buckets], low, high)
+
+
+def _goal(destination: Destination, rules: TableRules, counted: Mapping[str, CountedRows]) -> FileGoal:
+    """Return where everything goes in files that are laid out."""
+    out = destination.out
+    whole = [table.name for table in out.tables if table.name not in counted]
+    names = [*(variable.name for variable in out.variables), *whole]
+    places = {name: destination.places(name) for name in counted}
+    return FileGoal(rules, places, {name: destination.cuts(name) for name in names})
+
+
+def _begins(goal: FileGoal) -> Callable[[str], tuple[bulk.I64, bulk.I64]]:
+    """Return what says where the rows and the ids of a table begin in each bucket."""
+
+    def begins(table: str) -> tuple[bulk.I64, bulk.I64]:
+        starts = np.zeros((2, goal.rules.buckets), np.int64)
+        places = goal.places.get(table)
+        if places is not None:
+            starts[0, : len(places.rows[1])] = places.rows[1]
+            if places.ids is not None:
+                starts[1, : len(places.ids[1])] = places.ids[1]
+        return starts[0], starts[1]
+
+    return begins
+
+
+def _warn_of_lost_tables(source: Checkpoint, out: Outgoing, job: Job) -> None:
+    """Warn of tables that no loader finds under their new names; they go out as plain tensors."""
+    is_dcp = source.version.layout.system == "dcp"
+    for variable in out.variables if is_dcp else ():
+        is_table = source.has_table(variable.source) and not source.infos[variable.source].companion_of
+        if is_table and not is_table_name(variable.name):
+            job.reporter.warn(
+                f"{variable.name!r} is no name of a table, so {variable.source!r} becomes a plain tensor;"
+                " the names of TorchRec end with embedding_bags.TABLE.weight"
+            )
+
+
+def _warn_of_stale_dtypes(source: Checkpoint, destination: Destination, changes: Changes, job: Job) -> None:
+    if changes.cast:
+        for sentence in stale_dtypes(source, destination.carried, destination.out.variables):
+            job.reporter.warn(sentence)
+
+
+def _check_names(destination: Destination) -> None:
+    """Raise UnsupportedError for a file whose name no disk takes."""
+    for path in destination.files:
+        if max(len(os.fsencode(part)) for part in path.split("/")) > _MOST_NAME_BYTES:
+            hint = "give a shorter name to its table: --rename OLD=NEW"
+            raise UnsupportedError(f"the name of a file would have over {_MOST_NAME_BYTES} bytes: {path}", hint=hint)
+
+
+def _check_apart(source: Checkpoint, destination: Destination) -> None:
+    """Raise RefusedError where a new file would take the name of a file that the version has and nothing was read of.
+
+    That may be of an earlier save, or of a bundle that is not the newest; only its owner knows.
+    """
+    contents = destination.given.contents
+    others = {*destination.carried, *(contents.tree if contents else ())} - destination.own_names
+    for name in destination.new_files:
+        if name in others:
+            raise RefusedError(
+                f"the version does not use this file, and a new one needs its name ({escaped(name)})",
+                path=source.version.path,
+                hint="nothing was changed; move it away, or write another number of files",
+            )
+
+
+def _check_files(source: Checkpoint, destination: Destination) -> None:
+    """Raise UnsupportedError for a table or a variable in a file that would go along: it is of a second system."""
+    for shard in source.shards if destination.carried else ():
+        values = [(entry.name, entry.values.file) for entry in shard.tables]
+        values += [(entry.name, entry.values.file) for entry in shard.variables]
+        for name, number in values:
+            path = shard.file.files[number].path if number < len(shard.file.files) else ""
+            if source.version.name_of(path) in destination.carried:
+                message = f"{name!r} is in a file that {destination.system} does not read: nothing was written"
+                raise UnsupportedError(message, path=path, hint="export each system's part: export --format FORMAT")
+
+
+def as_tensors(source: Checkpoint) -> Checkpoint:
+    """Return the same open files as tensors alone."""
+    shards = steps.index(source.version, source.files, tables=False)
+    return Checkpoint(source.version, shards, source.files, source.store)
+
+
+def _tensors(source: Checkpoint, whole: Checkpoint, changes: Changes) -> Outgoing:
+    """Return the tensors that go out; those that lie in several boxes are spread over ranks again."""
+    if changes.rows:
+        message = f"rows of {source.version.layout.system} have numbers: none can be left out"
+        raise UnsupportedError(message, path=source.version.ref, hint="try: export --format tfra or dynamicemb")
+    sizes = {source.table_name(name): rows for name, rows in changes.resize}
+    for name in sizes:
+        if owner := source.infos[name].companion_of:
+            raise UsageError(f"{name!r} has the rows of {owner!r}: resize that table", path=source.version.ref)
+        if any(run.is_stored for _, entry in source.entries(name) for run in entry.ids):
+            message = f"table {name!r} has managed collision: nothing proves that another size keeps its raw ids"
+            raise UnsupportedError(message, path=source.version.ref)
+    plain = replace(
+        changes, variables=(*changes.tables, *changes.variables), tables=(), drop_companions=False, resize=()
+    )
+    out = outgoing(whole, plain, meaning=source)
+    kept, owners = {v.source for v in out.variables}, {n: i.companion_of for n, i in source.infos.items()}
+    without = changes.drop_companions or changes.drop
+    gone = {n for n, owner in owners.items() if owner and without and (changes.drop_companions or owner not in kept)}
+    out = out.without(gone, "a companion of its table")
+    new = sizes | {n: sizes[i.companion_of] for n, i in source.infos.items() if i.companion_of in sizes}
+    return replace(out, variables=tuple(_in_slabs(whole, variable, new) for variable in out.variables))
+
+
+def _in_slabs(whole: Checkpoint, variable: OutVariable, sizes: Mapping[str, int]) -> OutVariable:
+    if variable.is_item:
+        return variable
+    shard, entry = whole.find_variable(variable.source)
+    is_spread = entry.values.file >= len(shard.file.files)
+    shape = (sizes.get(variable.source, variable.shape[0]), *variable.shape[1:]) if variable.shape else ()
+    return replace(variable, in_slabs=is_spread, shape=shape)
+
+
+def _check_matrix(rows: CountedRows) -> None:
+    """Raise UnsupportedError unless the ids of a table are 0 to n - 1."""
+    if rows.total and (rows.low, rows.high) != (0, rows.total - 1):
+        raise UnsupportedError(
+            f"table {rows.table.source!r} has {rows.total:,} rows with ids {rows.low:,} to {rows.high:,};"
+            f" a matrix has ids 0 to {rows.total - 1:,}",
+            hint="nothing was written; try: export as safetensors with --remap, then export that file with --map",
+        )
