@@ -75,6 +75,19 @@ def test_an_index_names_what_is_missing(tmp_path: Path) -> None:
         assert sorted(checkpoint.variable_names) == ["v", "w"]
 
 
+def test_what_goes_along_is_verified(tmp_path: Path) -> None:
+    """A zip next to a model has checksums too: a flipped bit in an optimizer is found without a seal."""
+    save(tmp_path / "checkpoint-5/pytorch_model.bin", WEIGHTS)
+    save(tmp_path / "checkpoint-5/optimizer.pt", {"m": np.full(50, 1.5, np.float32)})
+    assert not verify_version(f"{tmp_path}@5", level="deep").findings
+    path = tmp_path / "checkpoint-5/optimizer.pt"
+    data = bytearray(path.read_bytes())
+    data[data.index(np.full(3, 1.5, np.float32).tobytes())] ^= 1
+    path.write_bytes(data)
+    (finding,) = verify_version(f"{tmp_path}@5", level="deep").findings
+    assert (finding.code, finding.subject) == ("checksum-mismatch", "optimizer.pt")
+
+
 def is_step(path: Path) -> bool:
     """Say whether a directory has an index of torch or files of tensors right in it."""
     return path.is_dir() and any(one.name == ".metadata" or one.suffix == ".safetensors" for one in path.iterdir())
