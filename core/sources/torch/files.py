@@ -20,7 +20,7 @@ from edl_ckpt.core.sources.torch.machine import EndsEarlyError, Items, Value, is
 from edl_ckpt.core.sources.torch.sharding import Share
 from edl_ckpt.core.sources.torch.tensors import ItemValues, StoredTensor, logical_bytes
 from edl_ckpt.core.sources.torch.tree import FoundTensor, Tree, Unread, contents
-from edl_ckpt.core.sources.torch.zips import Place, TorchZip
+from edl_ckpt.core.sources.torch.zips import CUT, Place, TorchZip, crc_behind, find_member, local_header
 from edl_ckpt.core.storage.interface import RangeReader
 
 _MOST_PICKLE: Final = 256 << 20
@@ -75,7 +75,12 @@ def open_file(reader: RangeReader) -> FileContents:
     Raises CorruptError for damage, UnsupportedError for what is no file of torch.save, and for one that is not read.
     """
     try:
-        check_kind(reader)
+        try:
+            check_kind(reader)
+        except CorruptError as error:
+            if error.code != CUT:
+                raise
+            return _open_cut(reader, error)
         if is_legacy(reader.read(0, min(reader.size_bytes, _FEW_BYTES))):
             return _open_legacy(reader)
         return _open_zip(reader)
@@ -163,13 +168,60 @@ def _add(tensors: list[FileTensor], tree: Tree, found: FoundTensor, place: Place
     tensors.append(FileTensor(found.path, placed, found.share))
 
 
-class _Row:
-    """The pickles in a row of a legacy file, and what follows them."""
+def _open_cut(reader: RangeReader, error: CorruptError) -> FileContents:
+    """Return what is left of a zip whose end is gone: the pickle is at its begin, and says how long each storage is.
 
-    def __init__(self, reader: RangeReader) -> None:
+    A storage is where the header of its own name is, right behind the one before. Raises the error of the missing end
+    where the pickle is not whole.
+    """
+    header = local_header(reader.read(0, min(reader.size_bytes, _FIRST_BYTES)), 0)
+    if header is None or not header.name.endswith(b"/" + PICKLE):
+        raise error
+    row = _Row(reader, header.end)
+    try:
+        root, start, data = row.next()
+        tree = contents(root, start, data)
+    except EndsEarlyError:
+        raise error from None
+    folder = header.name[: -len(PICKLE)]
+    stored: dict[str, int] = {}
+    for found in tree.tensors:
+        stored.setdefault(found.tensor.key, found.tensor.stored)
+    places: dict[str, Place | None] = {}
+    at: int | None = row.at
+    for key in sorted(stored, key=lambda key: (len(key), key)):
+        name = folder + b"data/" + key.encode(errors="replace")
+        begin = at if at is None else find_member(reader, at, name)
+        places[key] = None if begin is None else Place(begin, begin + stored[key], 0)
+        at = None if begin is None else begin + stored[key]
+    tensors: list[FileTensor] = []
+    sums: list[FileSum] = []
+    first: dict[str, tuple[str, ...]] = {}
+    for found in tree.tensors:
+        place = places[found.tensor.key]
+        if place is None or place.end > reader.size_bytes:
+            needs = "its values are behind it" if place is None else f"its values go on to byte {place.end:,}"
+            message = f"the file ends at byte {reader.size_bytes:,}; {needs}"
+            lost = CorruptError(message, code=CUT, offset=reader.size_bytes)
+            tree.unread.append(Unread(found.path, lost, reader.size_bytes))
+            continue
+        first.setdefault(found.tensor.key, found.path)
+        _add(tensors, tree, found, place, reader)
+    for key, path in first.items():
+        place = places[key]
+        crc = None if place is None else crc_behind(reader, place.end)
+        if place is not None and crc is not None:
+            sums.append(FileSum(path, place._replace(crc=crc)))
+    return _contents(tree, tensors, sums, 0, data)
+
+
+class _Row:
+    """Pickles in a row from a byte of a file on, and what follows them."""
+
+    def __init__(self, reader: RangeReader, at: int = 0) -> None:
         self._reader = reader
         self._data = reader.read(0, min(reader.size_bytes, _FIRST_BYTES))
-        self.at = 0
+        self.at = at
 
     def next(self) -> tuple[Value, int, bytes]:
         """Return the next object, its place, and the bytes that have it from their first one on."""

@@ -35,6 +35,11 @@ _FAR_BYTES: Final = 64 << 10
 _MOST_BYTES: Final = 1 << 20
 _LONGEST_NAME: Final = 1 << 10
 _DATA: Final = b"data/"
+CUT: Final = "truncated"
+"""The code of the error of a zip without an end."""
+_SMALL_MEMBERS: Final = 8 << 10
+"""So many bytes of small members are between two storages."""
+_DESCRIPTOR: Final = struct.Struct("<4sI")
 
 
 class Member(NamedTuple):
@@ -110,7 +115,7 @@ def read_ending(reader: RangeReader) -> tuple[Ending, bytes]:
     if at < 0 or tail[at : at + 4] != b"PK\5\6":
         at = tail.rfind(b"PK\5\6")
         if at < 0 or len(tail) - at < _END.size:
-            raise CorruptError("its zip has no end: it was cut, or its save was", code="truncated", offset=size)
+            raise CorruptError("its zip has no end: it was cut, or its save was", code=CUT, offset=size)
     _, members, length, start, comment = _END.unpack_from(tail, at)
     end = size - len(tail) + at
     if at + _END.size + comment != len(tail):
@@ -135,6 +140,42 @@ def _ending_64(reader: RangeReader, tail: bytes, at: int, end: int) -> tuple[int
     if mark != b"PK\6\6":
         raise CorruptError("its zip does not end as it must", offset=place)
     return place, members, length, start
+
+
+class LocalHeader(NamedTuple):
+    """What is right before a member: its name with that of the archive, and where the member begins."""
+
+    name: bytes
+    end: int
+
+
+def local_header(data: bytes, at: int) -> LocalHeader | None:
+    """Return the header of a member at a place; None where none is."""
+    if len(data) < at + LOCAL.size or data[at : at + 4] != MAGIC:
+        return None
+    _, named, extra = LOCAL.unpack_from(data, at)
+    begin = at + LOCAL.size
+    return LocalHeader(data[begin : begin + named], begin + named + extra)
+
+
+def find_member(reader: RangeReader, at: int, name: bytes) -> int | None:
+    """Return where a member begins whose header is one of the next ones from a byte on; None where it is not there."""
+    data = reader.read(at, max(min(_SMALL_MEMBERS, reader.size_bytes - at), 0)) if at < reader.size_bytes else b""
+    position = data.find(MAGIC)
+    while position >= 0:
+        header = local_header(data, position)
+        if header is not None and header.name == name:
+            return at + header.end
+        position = data.find(MAGIC, position + 1)
+    return None
+
+
+def crc_behind(reader: RangeReader, end: int) -> int | None:
+    """Return the checksum of a member that follows it, as torch writes it; None where the file ends before."""
+    if end + _DESCRIPTOR.size > reader.size_bytes:
+        return None
+    mark, crc = _DESCRIPTOR.unpack(reader.read(end, _DESCRIPTOR.size))
+    return crc if mark == b"PK\7\x08" else None
 
 
 class TorchZip:

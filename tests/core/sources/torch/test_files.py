@@ -195,6 +195,31 @@ def test_hostile_zips_are_typed_errors(tmp_path: Path) -> None:
         values_in(path)
 
 
+def test_what_is_left_of_a_cut_file(tmp_path: Path) -> None:
+    """Wherever a file is cut behind its pickle, the tensors before the cut are read, and the others are named."""
+    path = tmp_path / "x.pt"
+    whole = {f"w{n}": np.full(50, n, np.float32) for n in range(6)}
+    save(path, whole)
+    data = path.read_bytes()
+    seen = set[int]()
+    for size in range(0, len(data) - 1, 37):
+        path.write_bytes(data[:size])
+        with LocalReader(str(path)) as reader:
+            try:
+                contents = open_file(reader)
+            except (CorruptError, UnsupportedError):
+                continue
+            left = {tensor.path[0]: reader.read(tensor.values.first, 200) for tensor in contents.tensors}
+        assert left == {name: whole[name].tobytes() for name in left}
+        assert left.keys() | {unread.path[0] for unread in contents.unread} == whole.keys()
+        assert all(f"ends at byte {size:,}" in unread.error.message for unread in contents.unread)
+        seen.add(len(left))
+    assert seen == set(range(7))
+    path.write_bytes(data[:1500])
+    with pytest.raises(IncompleteError, match="has no end"):
+        values_in(path)
+
+
 def test_a_pickle_that_repeats_itself_ends(tmp_path: Path) -> None:
     """A pickle that doubles itself with each few bytes is refused: memory and time are bounded by its bytes."""
     doubled = b"\x80\x02]q\x00" + b"".join(
