@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
@@ -18,8 +17,6 @@ from edl_ckpt.core.storage.interface import RangeReader
 
 _STATE_FILE: Final = "checkpoint"
 """Of TensorFlow: read for the listing."""
-_INDEXES: Final = {"torch": r"\.bin\.index\.json$", "torch-checkpointing": r"(?:^|/)metadata\.pkl$"}
-"""The indexes of systems that are only read."""
 _OF_TORCH: Final = (".pt", ".pth")
 
 
@@ -72,21 +69,15 @@ def _other_files(checkpoint: Checkpoint) -> Iterator[tuple[str, RangeReader]]:
     from edl_ckpt.core.converting.destinations import DESTINATIONS  # 30 ms: neither --quick nor ElasticDL needs it
 
     destination = DESTINATIONS.get(version.layout.system)
-    if destination is None and version.layout.system not in _INDEXES:
-        return
-    of_system = destination.of_system if destination else re.compile(_INDEXES[version.layout.system])
-    read = files_read(checkpoint) | _summed(checkpoint)
+    read = files_read(checkpoint)
     for path, reader in checkpoint.files.items():
         name = version.name_of(path)
-        if name not in read and name != _STATE_FILE and not of_system.search(name):
+        if destination is None:  # a system that is only read says itself what it has not claimed
+            is_other = name in version.unclaimed
+        else:
+            is_other = name not in read and not destination.of_system.search(name)
+        if is_other and name != _STATE_FILE:
             yield name, reader
-
-
-def _summed(checkpoint: Checkpoint) -> frozenset[str]:
-    """Return the files that have checksums of their own values: those of ranks whose parts other ranks have too."""
-    places = ((shard, one) for shard in checkpoint.shards for stored in shard.sums for one in stored.extents)
-    paths = {shard.file.files[one.file].path for shard, one in places if one.file < len(shard.file.files)}
-    return frozenset(map(checkpoint.version.name_of, paths))
 
 
 def _is_sound(name: str, reader: RangeReader, report: Report, sealed: Mapping[str, int]) -> bool:
