@@ -36,6 +36,7 @@ MANIFESTS = sorted((TOP / "docs/kubernetes").glob("*.yaml"))
         ("github-actions", "action.yml"),
         ("github-workflows", "promote.yml"),
         ("github-workflows", "../../.github/workflows/ci.yml"),
+        ("github-workflows", "../../.github/workflows/nightly.yml"),
         ("gitlab-ci", "gitlab-ci.yml"),
     ],
 )
