@@ -8,7 +8,7 @@ from edl_ckpt.cli.commands.writing import show_converted, show_shards
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import arguments, references
 from edl_ckpt.cli.options import common as o
-from edl_ckpt.cli.options.cluster import Cluster
+from edl_ckpt.cli.options.cluster import Cluster, Working
 from edl_ckpt.cli.options.hints import result_location
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import UsageError
@@ -93,10 +93,10 @@ def edit_command(
             lock_wait=lock_wait,
         )
         return
-    if cluster or max_memory:
-        raise UsageError("--cluster and --max-memory are for versions of ElasticDL")
+    if max_memory:
+        raise UsageError("--max-memory is for versions of ElasticDL")
 
-    def edit() -> WriteResult:
+    def edit(work: Working) -> WriteResult:
         return convert_version(
             version,
             output=target,
@@ -104,11 +104,11 @@ def edit_command(
             purpose="edit",
             dry_run=dry_run,
             force=force,
-            workers=workers,
+            **work,
             **o.locking(out, lock_wait),
         )
 
-    show_converted(out, "edit", edit, target)
+    show_converted(out, "edit", edit, target, cluster=cluster, workers=workers)
 
 
 def _size(word: str) -> tuple[str, int]:

@@ -8,7 +8,7 @@ from edl_ckpt.cli.commands.writing import show_converted, show_shards
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options import references
-from edl_ckpt.cli.options.cluster import Cluster
+from edl_ckpt.cli.options.cluster import Cluster, Working
 from edl_ckpt.cli.options.hints import result_location
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import parse_size
@@ -74,11 +74,11 @@ def reshard_command(
     if version.layout.system == "dcp":
         out.say("torch loads a DCP checkpoint with any number of ranks: no job needs this reshard")
     if not version.is_elasticdl:
-        if cluster or max_memory or layout:
-            raise UsageError("--cluster, --max-memory and --layout are for versions of ElasticDL")
+        if max_memory or layout:
+            raise UsageError("--max-memory and --layout are for versions of ElasticDL")
         most = _most_file_bytes(version, ps, max_shard_size)
 
-        def convert() -> WriteResult:
+        def convert(work: Working) -> WriteResult:
             return convert_version(
                 version,
                 ps,
@@ -87,11 +87,11 @@ def reshard_command(
                 keep_old=keep_old,
                 dry_run=dry_run,
                 force=force,
-                workers=workers,
+                **work,
                 **locking,
             )
 
-        show_converted(out, "reshard", convert, where or version.location)
+        show_converted(out, "reshard", convert, where or version.location, cluster=cluster, workers=workers)
         return
     if ps is None or max_shard_size:
         raise UsageError("--max-shard-size is for safetensors", hint="--ranks N is the number of parameter servers")

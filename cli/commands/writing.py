@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from edl_ckpt.cli.options import common as o
-from edl_ckpt.cli.options.cluster import working
+from edl_ckpt.cli.options.cluster import Working, working
 from edl_ckpt.cli.options.hints import half_done, resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import parse_size
@@ -20,12 +20,24 @@ if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
 
 
-def show_converted(out: Output, name: str, convert: Callable[[], WriteResult], where: Location) -> None:
-    """Convert a version into a location as the command of this name does, and show the result."""
+def show_converted(
+    out: Output,
+    name: str,
+    convert: Callable[[Working], WriteResult],
+    where: Location,
+    *,
+    cluster: str | None,
+    workers: int | None,
+) -> None:
+    """Convert a version into a location as the command of this name does, and show the result.
+
+    `convert` is given who does the work: threads, or the workers of a cluster.
+    """
     from edl_ckpt.cli.render import written
 
-    with resumable(out, partial(half_done, where)):
-        result = convert()
+    writing = working(out, cluster, workers, target=where)
+    with writing as work, resumable(out, partial(half_done, where)):
+        result = convert(work)
     out.show(lambda: written.written_document(name, result), written.written_human(result))
 
 

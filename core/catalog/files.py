@@ -53,16 +53,18 @@ def directory_alone(location: Location) -> Version | None:
     return _alone(location, path, "", parts=None if is_whole else frozenset(filter(registry.is_part, names)))
 
 
-def alone_at(path: str) -> Version:
+def alone_at(place: LocationLike) -> Version:
     """Return the checkpoint of another system that a directory is; CorruptError where it is none.
 
     Raises the error of listing a directory in it: one bad read is no fact.
     """
-    version = _alone(Location(path), path, "")
+    place = Location.of(place)
+    path = place.url
+    version = _alone(place, path, "")
     if version is None:
-        version = _alone(Location(path), path, "")
+        version = _alone(place, path, "")
     if version is None:
-        for entry in open_location(Location(path)).entries(lambda _: True):
+        for entry in open_location(place).entries(lambda _: True):
             if entry.fault is not None:
                 raise entry.fault.error()
         raise CorruptError("the files are no checkpoint of any system that can be read", path=path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -69,6 +69,16 @@ class Crc32:
         crc = CRCS[self.kind].of(data, 0)
         with self._lock:
             self._pieces[at] = (len(data), crc)
+
+    @property
+    def pieces(self) -> dict[int, tuple[int, int]]:
+        """Return the size and the checksum of each piece, by its offset, for another process to take."""
+        return dict(self._pieces)
+
+    def take(self, pieces: Mapping[int, tuple[int, int]]) -> None:
+        """Take the pieces that another process has added."""
+        with self._lock:
+            self._pieces.update(pieces)
 
     @property
     def size_bytes(self) -> int:

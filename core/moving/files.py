@@ -2,36 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from edl_ckpt.core.base.job import Job
-from edl_ckpt.core.base.packing import together
-from edl_ckpt.core.base.parallel import run_all
-from edl_ckpt.core.base.progress import expect
+from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.base.job import FunctionWork, Job
+from edl_ckpt.core.base.packing import packed, together
+from edl_ckpt.core.base.parallel import RESULT_BYTES, Advance, Executor, run_all
+from edl_ckpt.core.base.progress import Counted, expect
 from edl_ckpt.core.base.thread_memory import ThreadMemory
+from edl_ckpt.core.commit.interface import VersionOutput
+from edl_ckpt.core.commit.sent_parts import Sending
+from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.converting.changes import Changes, OutTable
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.checksums import Crc32
+from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.moving.conversion import Conversion
-from edl_ckpt.core.moving.input import cast_to
+from edl_ckpt.core.moving.goal import cuts_in
+from edl_ckpt.core.moving.input import Input, Stretch, cast_to
 from edl_ckpt.core.moving.move import Meaning, Movable, Mover, MoveTerms, exceeds_page_cache
-from edl_ckpt.core.moving.part_plan import DenseBytes, choose_settings
+from edl_ckpt.core.moving.part_plan import DenseBytes, MoveTask, TaskRead, choose_settings
 from edl_ckpt.core.moving.plan import named_stretch
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.reading.blocks import IdPiece
+from edl_ckpt.core.reading.picklable import HeldValue
 from edl_ckpt.core.reading.pieces import count_rows, ids_at
 from edl_ckpt.core.reading.stored_sums import NO_SUMS, StoredSums, SumsCompared
 from edl_ckpt.core.sorting.partition import PartitionedTable, Ranges, parts_needed
-from edl_ckpt.core.storage.interface import OnDisk, Properties, Sinks
+from edl_ckpt.core.storage.interface import OnDisk, Properties, Sink, Sinks, is_on_disk
 
 _PIECE_BYTES: Final = 4 << 20
 _MOST_PIECES: Final = 1 << 12
 """So many pieces of a table in disorder are read one by one."""
 _VARIABLES_AT_ONCE: Final = 256
 """Small variables that a thread moves together."""
+
+
+class SummedSink(Sink):
+    """A file that cannot be read back while it is written: the bytes of values are summed on their way.
+
+    `sums` are the checksums of values by their offset in the file, `sizes` the bytes of each.
+    """
+
+    def __init__(self, inner: Sink, sums: Mapping[int, Crc32], sizes: Mapping[int, int]) -> None:
+        self._inner, self._sums, self._sizes = inner, sums, sizes
+        self._starts = sorted(start for start in sums if sizes[start])
+        self.path = inner.path
+
+    def write(self, offset: int, data: memoryview | bytes) -> None:
+        """Write bytes, and sum those of values."""
+        end = offset + len(data)
+        for start in self._starts[max(bisect_right(self._starts, offset) - 1, 0) :]:
+            low, high = max(start, offset), min(start + self._sizes[start], end)
+            if start >= end:
+                break
+            if low < high:
+                self._sums[start].add(low - start, data[low - offset : high - offset])
+        self._inner.write(offset, data)
+
+
+class FilesDone(NamedTuple):
+    """What a task answers: the sums of what it has moved, and of each value that has a checksum its pieces."""
+
+    sketch: ContentSketch
+    tensors: ContentSketch
+    overflowed: int
+    crcs: Mapping[tuple[int, int], Mapping[int, tuple[int, int]]]
+
+
+def move_files(
+    opened: Sending[Input],
+    task: MoveTask[Stretch],
+    advance: Advance,
+    *,
+    terms: MoveTerms,
+    meaning: Meaning,
+    targets: StagedTargets,
+    checksum: str,
+) -> FilesDone:
+    """Move what a task names, in another process, into files that it opens; they are safe once it answers."""
+    numbers = set[int]()
+    cuts = [cut for dense in task.dense for cut in cuts_in(terms.goal.cuts(dense.name), dense.start, dense.size)]
+    numbers.update(cut.file for cut in cuts)
+    for read in task.reads:
+        assert isinstance(read.rows, Stretch)  # noqa: S101 - small tables move together into shards only
+        numbers.update(terms.goal.files(read.rows.table, read.rows.counts.targets))
+    with targets.opened(numbers, task.extents, opened.memory) as files:
+        mover = Mover(terms, opened.source, files, Counted(advance), meaning)
+        mover.crcs = {(cut.file, cut.offset): Crc32(checksum) for cut in cuts} if checksum else {}
+        for dense in task.dense:
+            mover.move_dense(dense)
+        for read in task.reads:
+            assert isinstance(read.rows, Stretch)  # noqa: S101 - as above
+            mover.move_stretch(read.rows)
+        crcs = {place: crc.pieces for place, crc in mover.crcs.items()}
+    return FilesDone(mover.sketch, mover.tensors, mover.overflowed, crcs)
 
 
 class FilesMove:
@@ -53,10 +123,16 @@ class FilesMove:
         settings = choose_settings(widest, target, round_trips=opened.round_trips, to_ps=buckets, workers=job.workers)
         variables = {variable.name: variable.size_bytes for variable in plan.out.variables}
         terms = MoveTerms(plan.goal, variables, settings, once=exceeds_page_cache(2 * plan.size_bytes))
-        self._mover = Mover(terms, opened, sinks, job.reporter, self._meaning())
+        self._opened, self._terms = opened, terms
         destination = plan.destination
-        summed = destination.summed if destination.checksum else ()
-        self._mover.crcs = {(file, offset): Crc32(destination.checksum) for _, file, offset, _ in summed}
+        summed = list(destination.summed) if destination.checksum else []
+        crcs = {(file, offset): Crc32(destination.checksum) for _, file, offset, _ in summed}
+        is_read_back = all(map(is_on_disk, map(sinks.__getitem__, range(len(plan.destination.files)))))
+        if summed and not is_read_back:
+            self.sinks = self._summing(crcs)
+        self._mover = Mover(terms, opened, self.sinks, job.reporter, self._meaning())
+        self._mover.crcs = crcs if is_read_back else {}
+        self._crcs = crcs
         self._memory = ThreadMemory()
 
     @property
@@ -74,13 +150,27 @@ class FilesMove:
         """Return how many values became infinite by a cast."""
         return self._mover.overflowed
 
-    def write(self) -> None:
-        """Write values, ids and framing bytes."""
+    def _summing(self, crcs: Mapping[tuple[int, int], Crc32]) -> Sinks:
+        """Return the files, which sum what is written to them."""
+        sums: dict[int, dict[int, Crc32]] = {}
+        sizes: dict[int, dict[int, int]] = {}
+        for _, file, offset, size in self.plan.destination.summed:
+            if size:  # values of no bytes may begin where others do
+                sums.setdefault(file, {})[offset] = crcs[file, offset]
+                sizes.setdefault(file, {})[offset] = size
+        numbers = range(len(self.plan.destination.files))
+        return [SummedSink(self.sinks[n], sums[n], sizes[n]) if n in sums else self.sinks[n] for n in numbers]
+
+    def write(self, output: VersionOutput | None = None) -> None:
+        """Write values, ids and framing bytes; the processes of a cluster write into an `output` that they share."""
         plan = self.plan
         self.sums.restart()
         expect(self.job.reporter, 2 * plan.size_bytes)  # all is read back
         self.job.reporter.start("writing", plan.size_bytes)
-        run_all(self._mover.do, self._pieces(), self.job.workers)
+        if output is not None and self.job.executor.is_cluster:
+            self._hand_out(output)
+        else:
+            run_all(self._mover.do, self._pieces(), self.job.workers)
         for table in plan.out.tables:
             if table.name not in plan.counted and not table.by_number:
                 self._sorted(table)
@@ -90,6 +180,59 @@ class FilesMove:
             self.sinks[file].write(offset, data)
         for file, offset, data in plan.destination.literals(self._sums()):
             self.sinks[file].write(offset, data)
+
+    def _hand_out(self, output: VersionOutput) -> None:
+        """Let other processes write values and ids; raises UnsupportedError where they cannot."""
+        executor, destination = self.job.executor, self.plan.destination
+        targets = output.share()
+        if not isinstance(targets, StagedTargets):
+            raise UnsupportedError("a cluster sends to object storage only shards of ElasticDL")
+        if destination.checksum and self.plan.counted:
+            what = f"tables with ids go into files of {destination.system} from one machine"
+            raise UnsupportedError(f"{what}: each has one checksum over the rows of all tasks")
+        executor.share(targets.place)
+        opens = HeldValue(self._opened.value(), partial(Sending[Input], memory_bytes=0))
+        do = partial(
+            move_files,
+            terms=self._terms,
+            meaning=self._mover.meaning,
+            targets=targets,
+            checksum=destination.checksum,
+        )
+        work = FunctionWork(opens, do)
+        with self.job.run(work, Sending[Input](self._opened, 0), self._tasks(executor)) as results:
+            for done in results:
+                self.meant.add(done.sketch)
+                self.tensors.add(done.tensors)
+                self._mover.overflowed += done.overflowed
+                for place, pieces in done.crcs.items():
+                    self._crcs[place].take(pieces)
+
+    def _tasks(self, executor: Executor) -> Iterator[MoveTask[Stretch]]:
+        """Yield all tasks; the sums of one are a small result."""
+        plan = self.plan
+        task_bytes = executor.task_bytes(plan.size_bytes)
+        for dense in packed(self._sketched_dense(), task_bytes):
+            yield MoveTask(dense)
+        sized = []
+        for number, counts in enumerate(plan.survey.counts):
+            if counts.table in plan.counted or plan.goal.rules.of(counts.table).by_number:
+                stretch = named_stretch(plan.survey, plan.routes, number)
+                sized.append((TaskRead(stretch), int(counts.rows.sum()) * self._row_bytes[counts.table]))
+        widest = max(self._row_bytes.values(), default=0)
+        most = max(RESULT_BYTES // (4 * sketch_size(widest)), 1)
+        for reads in together(sized, task_bytes, most=most):
+            yield MoveTask(reads=tuple(reads))
+
+    @cached_property
+    def _row_bytes(self) -> Mapping[str, int]:
+        return {table.name: table.row_bytes for table in self.plan.out.tables}
+
+    def _sketched_dense(self) -> Iterator[tuple[DenseBytes, int, str, int]]:
+        """Yield pieces of variables, as `packed` takes them, with the bytes of their sums."""
+        for dense, size_bytes in self._dense():
+            total = self._mover.meaning.row_bytes.get(dense.name) or self._terms.variables[dense.name]
+            yield dense, size_bytes, "", total if total <= bulk.CHUNK_BYTES else 4 * sketch_size(total)
 
     def _meaning(self) -> Meaning:
         """Return what the proof takes tensors for, which are read as tables where the source is read so."""
@@ -173,7 +316,7 @@ class FilesMove:
 
         def tasks() -> Iterator[tuple[tuple[str, int], int, int, int, int]]:
             for key, file, offset, size in destination.summed:
-                pieces[key] = self._mover.crcs[file, offset]
+                pieces[key] = self._crcs[file, offset]
                 if pieces[key].size_bytes == size:
                     continue
                 pieces[key] = Crc32(destination.checksum)
@@ -183,7 +326,7 @@ class FilesMove:
         def add(task: tuple[tuple[str, int], int, int, int, int]) -> None:
             key, file, offset, start, size = task
             data, sink = self._memory.take(size).data, self.sinks[file]
-            assert isinstance(sink, OnDisk)  # noqa: S101 - foreign files are written to a disk
+            assert isinstance(sink, OnDisk)  # noqa: S101 - all bytes of other files were summed when they were written
             sink.read_into(offset + start, data)
             pieces[key].add(start, data)
 

@@ -6,7 +6,7 @@ another: a bucket may be a part of a file, ids are whole numbers of 8 bytes, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -117,6 +117,18 @@ class Goal(Protocol):
     def cuts(self, name: str) -> Sequence[Cut]:
         """Return where the bytes of a variable or of a matrix go, in their order."""
 
+    def files(self, table: str, buckets: bulk.I64) -> Collection[int]:
+        """Return the numbers of the files that have rows or ids of some buckets of a table."""
+
+
+def cuts_in(cuts: Sequence[Cut], start: int, size: int) -> list[Cut]:
+    """Return those of the cuts of a variable that have some of its bytes; of no bytes, those at its beginning.
+
+    >>> [cut.file for cut in cuts_in([Cut(0, 4, 7, 0), Cut(4, 8, 8, 0), Cut(8, 9, 9, 0)], 3, 2)]
+    [7, 8]
+    """
+    return [cut for cut in cuts if cut.start < start + max(size, 1) and (cut.end > start or cut.start == start)]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardGoal:
@@ -141,6 +153,12 @@ class ShardGoal:
         owner, offset = self.layouts.dense_at(name)
         return (Cut(0, self.variables[name], owner, offset),)
 
+    def files(self, table: str, buckets: bulk.I64) -> Collection[int]:
+        """Return the shards themselves."""
+        del table
+        numbers: list[int] = buckets.tolist()
+        return numbers
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileGoal:
@@ -161,3 +179,13 @@ class FileGoal:
     def cuts(self, name: str) -> Sequence[Cut]:
         """Return where the bytes of a variable or of a matrix go."""
         return self.pieces[name]
+
+    def files(self, table: str, buckets: bulk.I64) -> Collection[int]:
+        """Return the files of some buckets; of a matrix all that have any of it."""
+        places = self.places.get(table)
+        if places is None:
+            return {cut.file for cut in self.pieces[table]}
+        numbers = set(places.rows[0][buckets].tolist())
+        if places.ids is not None:
+            numbers.update(places.ids[0][buckets].tolist())
+        return numbers

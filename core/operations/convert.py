@@ -9,6 +9,7 @@ Old versions without what only a resumed training needs: optimizer slots, freque
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -19,13 +20,13 @@ from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.progress import SILENT, WARNINGS, Reporter
 from edl_ckpt.core.base.several import several
-from edl_ckpt.core.base.words import LayoutName, base_name, command, counted
+from edl_ckpt.core.base.words import LayoutName, base_name, counted
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.catalog.files import alone_at, open_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed, list_versions
-from edl_ckpt.core.catalog.target import apart, check_outside, free_target, layouts_at, step_numbers
+from edl_ckpt.core.catalog.target import apart, check_outside, layouts_at, step_numbers
 from edl_ckpt.core.catalog.uuids import has_no_number
-from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, wrapped
+from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of, wrapped
 from edl_ckpt.core.commit.interface import NewVersion, Written
 from edl_ckpt.core.commit.newest_record import note_newest
 from edl_ckpt.core.commit.publish.disk import replaces_link
@@ -81,7 +82,8 @@ def convert_version(
 
     `system` is by default its own; another one needs an output. `names` are a map of names, before the changes.
     `most_file_bytes` is for safetensors, whose files have at most so many bytes. An `executor` on a cluster, and a
-    bound of the memory of all batches, are for shards of ElasticDL. With `dry_run` nothing is written.
+    bound of the memory of all batches, are for shards of ElasticDL; a cluster also writes the files of other systems
+    that its workers share, but for tables of tensor bundles. With `dry_run` nothing is written.
     Raises RefusedError for a target that is there, or that no version can replace; UnsupportedError for what the system
     cannot hold, and where files cannot be written; EdlCkptError when the proof fails; and what `check_trust` raises
     unless `force` is set.
@@ -92,9 +94,9 @@ def convert_version(
     begin, version = time.perf_counter(), as_version(version)
     if most_file_bytes is not None and most_file_bytes < 1:
         raise UsageError("files have at least 1 byte", hint="try: --max-shard-size 5GB")
-    system, changes, job = system or version.layout.system, changes or Changes(), Job.here(workers, reporter=reporter)
-    if system != DESIGN.system and (executor is not None or max_memory_bytes is not None):
-        raise UsageError("an executor and a bound of memory are for versions of ElasticDL")
+    system, changes = system or version.layout.system, changes or Changes()
+    if system != DESIGN.system and max_memory_bytes is not None:
+        raise UsageError("a bound of memory is for versions of ElasticDL")
     if system == DESIGN.system:
         return _to_shards(
             version,
@@ -115,12 +117,16 @@ def convert_version(
             reporter=reporter,
         )
     where = version.location if output is None else Location.of(output)
-    new = _new_version(version, where, system, number, layout, in_place=output is None)
+    executor = wrapped(executor)
+    if executor is not None and where.local_path is None:
+        raise UnsupportedError("a cluster sends to object storage only shards of ElasticDL", path=where.url)
+    if not dry_run:
+        check_target(executor, where, version.size_bytes, reporter=reporter)
+    job = job_of(executor, [version], workers=workers, target=where, reporter=reporter)
+    new = _new_version(version, where, system, number, in_place=output is None)
     new = replace(new, purpose=purpose, keep_old=keep_old, reporter=reporter)
     trust = check_trust(version, force=force, reporter=reporter)
     contents = Contents.of(version) if system == version.layout.system else None
-    if contents is not None and version.is_elasticdl and output is None:
-        contents.check_only(version.sizes, "move it away, or try: --output LOCATION")
     names = names or NameMap()
     changes = replace(changes, rename=(*names.rename.items(), *changes.rename))
     with open_checkpoint(version) as source:
@@ -133,11 +139,10 @@ def convert_version(
             job,
             number=new.number,
             most_file_bytes=most_file_bytes,
-            contents=None if version.is_elasticdl else contents,
+            contents=contents,
         )
-        own = version.sizes if version.is_elasticdl else plan.destination.own_names
         if contents is not None:
-            new = replace(new, contents=contents, carried=contents.all_but(own))
+            new = replace(new, contents=contents, carried=contents.all_but(plan.destination.own_names))
         for line in left_out_lines(one for one in plan.out.left_out if changes == Changes() or one.lacks_place):
             reporter.warn(line)
         written = plan.destination.written_ranks
@@ -252,17 +257,15 @@ def untouched(plan: Conversion, proved: Proved) -> dict[str, str]:
     return {name: part.hex() for name, part in parts.items() if part}
 
 
-def _new_version(
-    version: Version, where: Location, system: str, number: int | None, layout: LayoutName | None, *, in_place: bool
-) -> NewVersion:
+def _new_version(version: Version, where: Location, system: str, number: int | None, *, in_place: bool) -> NewVersion:
     """Return what is written; RefusedError where something is in the way, UnsupportedError where nothing can be."""
-    if system != DESIGN.system and where.local_path is None:
+    if where.local_path is None and in_place:
         raise UnsupportedError(
-            "files of other systems are written to a disk",
+            "files of other systems are not replaced on object storage: old and new ones have the same names",
             path=where.url,
-            hint=f"write them to a directory, and then: {command('copy', 'DIRECTORY@latest', where.url)}",
+            hint="try: --output LOCATION",
         )
-    if number is None and version.number is None and (version.uuid or system == DESIGN.system):
+    if number is None and version.number is None and version.uuid:
         raise has_no_number(version, where)
     wanted = version.version if number is None else number
     if not in_place:
@@ -270,10 +273,6 @@ def _new_version(
     else:
         _check_in_place(version, system)
         return NewVersion(version.layout, wanted, "", replaces=version)
-    if system == DESIGN.system:
-        same = version.layout if version.is_elasticdl and version.layout.is_numbered else DESIGN
-        target = free_target(where, wanted, layout=layout, empty=same)
-        return NewVersion(target.layout, wanted, "")
     form = replace(STEPS, system=system)
     store = open_location(where)
     if apart(form, layouts_at(store)):
@@ -286,7 +285,8 @@ def _new_version(
     if wanted != UNNUMBERED and (number is not None or number_of_directory(name) != wanted):
         name = f"step_{wanted}"
     path = store.path(name)
-    if os.path.lexists(path) or (wanted != UNNUMBERED and wanted in step_numbers(store)):
+    is_taken = os.path.lexists(path) if where.local_path is not None else bool(store.names(name))
+    if is_taken or (wanted != UNNUMBERED and wanted in step_numbers(store)):
         raise RefusedError("exists there already", path=path, hint="nothing was changed")
     return NewVersion(form, wanted, "", copies=Version(where, wanted, path, form, State.COMPLETE, None, ()))
 
@@ -322,8 +322,7 @@ def _write(
 ) -> tuple[Proved, FilesMove]:
     """Write, prove and publish a version, with the lock of the location held."""
     files, source, proved = plan.destination.files, plan.source.version, list[Proved]()
-    if new.copies is not None or not new.layout.shard:
-        new = replace(new, copies=_planned(plan, new, where))
+    new = replace(new, copies=_planned(plan, new, where))
     with location_lock(where, new.purpose, create=True, wait_seconds=wait_seconds, reporter=job.reporter) as locked:
         if new.replaces is not None:
             check_listed(new.replaces, "the version has changed since the plan was made; try again")
@@ -332,15 +331,15 @@ def _write(
         describe = (lambda drafts: copies.copy(source, drafts)) if is_same else None
         with kind_of(locked.store).output(locked, new) as output:
             sinks = output.create(list(files.values()))
-            directory = locked.store.location.local_path or "."
+            directory = locked.store.location.local_path or tempfile.gettempdir()
             writing = FilesMove(plan, sinks, job, directory, sums, locked.store.properties)
-            writing.write()
+            writing.write(output)
             plan.source.check_unchanged()
             confirm_source(writing, trust)
 
             def prove_written(written: Written) -> Seal:
                 version = written.version
-                proved.append(prove(writing, version if version.is_elasticdl else alone_at(version.path)))
+                proved.append(prove(writing, alone_at(version.location.with_url(version.path))))
                 return trust.sign(proved[0].seal(new.key), new.purpose)
 
             output.publish(prove_written, describe)

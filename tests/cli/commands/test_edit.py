@@ -134,9 +134,6 @@ def test_other_systems(tmp_path: Path, system: tuple[str, int]) -> None:
     before = files_of(tmp_path)
     there = edl("edit", f"{place}@{number}", "--output", place, "--rename", "*=*")
     assert (there.returncode, "exists there already" in there.stderr) == (16, True)
-    remote = edl("edit", f"{place}@{number}", "--output", "s3://bucket/out", "--rename", "*=*")
-    assert (remote.returncode, "files of other systems are written to a disk" in remote.stderr) == (15, True)
-    assert "edl-ckpt copy DIRECTORY@latest s3://bucket/out" in remote.stderr
     assert files_of(tmp_path) == before
     done = document("edit", f"{place}@{number}", "--output", tmp_path / "out", "--rename", "*=*")
     assert done["dropped"] == []

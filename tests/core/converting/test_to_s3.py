@@ -1,0 +1,148 @@
+"""Files of other systems in a bucket, and from a cluster: the bytes of a disk, proved, and nothing left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bucket_parts import killed_midway, nothing_is_left
+from checkpoints import at, files_of, only, save_large
+from edl_ckpt.core import (
+    Changes,
+    EdlCkptError,
+    UnsupportedError,
+    Version,
+    convert_version,
+    list_versions,
+    recover,
+    verify_version,
+)
+from edl_ckpt.core.cluster.executor import ClusterExecutor
+from foreign import SYSTEMS
+from s3_fixtures import Bucket
+
+STEPS = [
+    ("dcp/torchrec", 2),
+    ("dcp/everything", 3),
+    ("dcp/mch", 6),
+    ("bundle/deeprec", 100),
+    ("bundle/partitioned", 30),
+    ("tfra", 3),
+    ("dynamicemb", 3),
+    ("safetensors", 200),
+]
+IDS = [f"{folder}-{number}" for folder, number in STEPS]
+
+
+def files_in(s3: Bucket, prefix: str) -> dict[str, bytes]:
+    """Return the files of versions below a prefix of a bucket."""
+    return {key.removeprefix(prefix): s3.get(key) for key in s3.keys(prefix) if ".edl-ckpt-0" not in key}
+
+
+def versions_in(place: Path) -> dict[str, bytes]:
+    """Return the files of versions below a directory."""
+    return {name: data for name, data in files_of(place).items() if ".edl-ckpt-0" not in name}
+
+
+def converted(version: Version, **how: Any) -> Any:
+    """Convert a step for 3 ranks; safetensors have none."""
+    is_set = version.layout.system == "safetensors"
+    sized: dict[str, Any] = {"most_file_bytes": 512} if is_set else {}
+    return convert_version(version, None if is_set else 3, **sized, **how)
+
+
+@pytest.mark.parametrize(("folder", "number"), STEPS, ids=IDS)
+def test_the_files_of_a_disk(s3: Bucket, tmp_path: Path, folder: str, number: int, small_parts: None) -> None:
+    """A bucket gets the files that a disk gets, byte by byte, with a seal and the same result; and it is listed."""
+    version = at(SYSTEMS / folder, number)
+    here = converted(version, output=tmp_path / "out")
+    there = converted(version, output=s3.url)
+    assert files_in(s3, "run/") == versions_in(tmp_path / "out")
+    assert (there.fingerprint, there.rows, there.items) == (here.fingerprint, here.rows, here.items)
+    assert (there.untouched, there.checksums) == (here.untouched, here.checksums)
+    nothing_is_left(s3)
+    (made,) = list_versions(s3.url).versions
+    found = verify_version(made, level="deep")
+    assert (found.ok, found.sealed, found.fingerprint) == (True, True, here.fingerprint)
+
+
+def test_what_differs_is_not_published(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the new files do not read back as they were meant, the bucket has nothing of them."""
+
+    def broken(*_: object) -> bytes:
+        raise EdlCkptError("reads back differently")
+
+    monkeypatch.setattr("edl_ckpt.core.operations.convert.prove", broken)
+    with pytest.raises(EdlCkptError, match="reads back differently"):
+        converted(at(SYSTEMS / "dcp/torchrec", 2), output=s3.url)
+    assert files_in(s3, "run/") == {}
+    nothing_is_left(s3)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a location with a step of dynamicemb whose files are several parts of an upload."""
+    place = tmp_path_factory.mktemp("large")
+    save_large(place / "run")
+    changes = Changes(tables=("users",))
+    convert_version(only(place / "run"), 2, output=place / "steps", system="dynamicemb", changes=changes)
+    return place / "steps"
+
+
+def test_a_killed_command(s3: Bucket, large: Path) -> None:
+    """After a command that is killed nothing is visible; `recover` removes what it left, and the next one succeeds."""
+    killed_midway(s3, "reshard", f"{large}@7", "--ranks", "1", "--output", s3.url)
+    assert list_versions(s3.url).versions == ()
+    recover(s3.url)
+    nothing_is_left(s3)
+    done = convert_version(only(large), 1, output=s3.url)
+    here = convert_version(only(large), 1, output=large.parent / "here")
+    assert files_in(s3, "run/") == versions_in(large.parent / "here")
+    assert done.fingerprint == here.fingerprint
+
+
+def test_in_place_is_refused(s3: Bucket) -> None:
+    """On object storage old and new files of one name cannot both be there, so nothing is replaced."""
+    converted(at(SYSTEMS / "dcp/torchrec", 2), output=s3.url)
+    before = files_in(s3, "run/")
+    (made,) = list_versions(s3.url).versions
+    with pytest.raises(UnsupportedError, match="not replaced on object storage"):
+        convert_version(made, 2)
+    assert files_in(s3, "run/") == before
+
+
+def test_what_is_there_stays(s3: Bucket) -> None:
+    """A step of the same number in a bucket is never replaced by another one."""
+    version = at(SYSTEMS / "dcp/torchrec", 2)
+    converted(version, output=s3.url)
+    before = files_in(s3, "run/")
+    with pytest.raises(EdlCkptError, match="exists there already"):
+        converted(version, output=s3.url)
+    assert files_in(s3, "run/") == before
+
+
+@pytest.mark.parametrize(("folder", "number"), STEPS, ids=IDS)
+def test_a_cluster(tmp_path: Path, folder: str, number: int, client: Any) -> None:
+    """The processes of a cluster write the same files, but for tables of bundles, which they refuse."""
+    version = at(SYSTEMS / folder, number)
+    executor = ClusterExecutor(client)
+    if folder == "bundle/deeprec":
+        with pytest.raises(UnsupportedError, match="from one machine"):
+            converted(version, output=tmp_path / "out", executor=executor)
+        assert list_versions(tmp_path / "out").versions == () if (tmp_path / "out").exists() else True
+        return
+    changes = Changes(cast=(("*", "float64"),)) if folder == "dcp/torchrec" else None
+    here = converted(version, output=tmp_path / "here", changes=changes)
+    there = converted(version, output=tmp_path / "there", changes=changes, executor=executor)
+    assert versions_in(tmp_path / "there") == versions_in(tmp_path / "here")
+    assert (there.fingerprint, there.untouched, there.overflowed) == (here.fingerprint, here.untouched, here.overflowed)
+    assert there.checksums.compared == here.checksums.compared
+
+
+def test_a_cluster_does_not_send_to_a_bucket(s3: Bucket, client: Any) -> None:
+    """Parts of uploads are planned for shards of ElasticDL alone: another system is refused before any work."""
+    with pytest.raises(UnsupportedError, match="only shards of ElasticDL"):
+        converted(at(SYSTEMS / "dcp/torchrec", 2), output=s3.url, executor=client)
+    assert files_in(s3, "run/") == {}
