@@ -20,7 +20,13 @@ from edl_ckpt.core.sources.companions import is_of_a_host, unaccounted
 from edl_ckpt.core.sources.safetensors.sets import INDEX, number_of
 from edl_ckpt.core.state.paths import stored_key
 
-_ENDS: Final = {"safetensors": "trainer_state.json", "tensorflow": "checkpoint", "tfra": "", "dynamicemb": ""}
+_ENDS: Final = {
+    "safetensors": "trainer_state.json",
+    "torch": "trainer_state.json",
+    "tensorflow": "checkpoint",
+    "tfra": "",
+    "dynamicemb": "",
+}
 """The systems whose files do not say that a save has ended, with the name of a file that does; '' for none."""
 _SHARED: Final = frozenset({"checkpoint"})
 """Such files that lie in the location for all versions."""
@@ -29,7 +35,9 @@ _SHOWN: Final = 3
 
 
 def needs_evidence(version: Version) -> bool:
-    """Say whether only other files show that a version is whole."""
+    """Say whether only other files show that a version is whole: one file of torch.save shows it by its own end."""
+    if version.layout.system == "torch" and version.is_file:
+        return False
     return version.layout.system in _ENDS and version.layout.in_location and not version.uuid
 
 

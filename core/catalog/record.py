@@ -42,7 +42,7 @@ _ENDED: Final = LatePattern(r"hpc_ckpt_([0-9]{1,18})\.ckpt", re.ASCII)
 """Lightning's names of the checkpoint of a job that a scheduler ended: it starts again from the highest number."""
 _NUMBERED: Final = ("iter_{:07d}", "global_step_{}")
 """How Megatron-LM and verl name the directory of an iteration."""
-_JOBS: Final = frozenset({"dcp", "safetensors"})
+_JOBS: Final = frozenset({"dcp", "safetensors", "torch", "torch-checkpointing"})
 """The systems of which other files than `checkpoint` say what is the newest."""
 _ABSOLUTE: Final = LatePattern(r"/|[A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z]:[\\/]|\\\\")
 

@@ -28,7 +28,7 @@ class Writer(NamedTuple):
     """Separated by spaces."""
 
 
-_TORCH: Final = ("dcp", "safetensors", "dynamicemb")
+_TORCH: Final = ("dcp", "safetensors", "dynamicemb", "torch", "torch-checkpointing")
 _TENSORFLOW: Final = ("tensorflow", "tfra")
 WRITERS: Final[tuple[Writer, ...]] = (
     Writer(

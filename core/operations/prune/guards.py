@@ -30,7 +30,7 @@ NEWEST: Final = ("--even-newest",)
 _IS_NEWEST: Final = "newest complete version"
 _NEWER: Final[Why] = {"a newer edl-ckpt wrote its state; upgrade": ()}
 ELASTICDL: Final = "elasticdl"
-_ORDER: Final = ("dcp", "tensorflow", "tfra", "dynamicemb", "safetensors")
+_ORDER: Final = ("dcp", "tensorflow", "tfra", "dynamicemb", "torch-checkpointing", "torch", "safetensors")
 """What jobs save comes before what is exported from it."""
 _NO_COPY: Final = frozenset({State.INCOMPLETE, State.WRITING, State.MIXED, State.INVALID})
 """The states in which ElasticDL restores nothing from a version."""

@@ -151,6 +151,8 @@ def _single_files(listing: FlatListing) -> Iterator[_FoundStep]:
     folders = [entry.name for entry in listing.inside.get("", ()) if entry.is_dir]
     for name in names.single_files(entries, folders):
         entry = entries[name]
+        if entry.linked and names.number_of_file(name) is None:  # as Lightning's last.ckpt: it is another one of these
+            continue
         yield _FoundStep(entry.path, names.number_of_file(name), names.FILE, None, {name: entry}, formats)
 
 

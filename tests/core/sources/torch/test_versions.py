@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -58,6 +59,21 @@ def test_spellings(tmp_path: Path) -> None:
     assert listed(tmp_path)["checkpoint-600"][1] is State.INCOMPLETE
     with open_checkpoint(str(tmp_path / "checkpoint-500/optimizer.pt")) as checkpoint:
         assert [item.name for shard in checkpoint.shards for item in shard.items] == ["other"]
+
+
+def test_what_a_job_calls_the_last_one(tmp_path: Path) -> None:
+    """Files of jobs name the newest version, and what they save next to a model may be deleted with it."""
+    for step in (10, 20, 30):
+        save(tmp_path / f"global_step_{step}/actor/model_world_size_1_rank_0.pt", WEIGHTS)
+        save(tmp_path / f"global_step_{step}/actor/extra_state_world_size_1_rank_0.pt", {"lr": 1})
+        save(tmp_path / f"global_step_{step}/data.pt", {"seen": step})
+        (tmp_path / f"global_step_{step}/actor/fsdp_config.json").write_text("{}")
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("20")
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (1e9, 1e9))
+    assert resolve(str(tmp_path)).version == 20
+    execute_prune(plan_prune([str(tmp_path)], Policy((Latest(1),))))
+    assert listed(tmp_path).keys() == {"global_step_20", "global_step_30"}
 
 
 def test_an_index_names_what_is_missing(tmp_path: Path) -> None:
