@@ -152,7 +152,11 @@ def sizes_of(value: Value) -> tuple[int, ...]:
 
 def is_distributed(value: Value, *names: str) -> bool:
     """Say whether a value is an object of torch.distributed of one of some classes."""
-    name = value.name if type(value) is Made else ""
+    return is_distributed_name(value.name if type(value) is Made else "", *names)
+
+
+def is_distributed_name(name: str, *names: str) -> bool:
+    """Say whether a name is that of one of some classes of torch.distributed."""
     return name.startswith(_WORD) and name.rpartition(".")[2] in names
 
 

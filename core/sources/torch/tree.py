@@ -18,6 +18,7 @@ from edl_ckpt.core.sources.torch.sharding import (
     check_share,
     dtensor_share,
     is_distributed,
+    is_distributed_name,
     name_of,
     plain,
     sharded_parts,
@@ -196,7 +197,9 @@ class _Walk:
         inner = Made(given[0], given[2], made.start, made.end, given[3])
         if name_of(given[0]) != _WRAPPER:
             self.visit(path, inner, made.start, is_inside=is_inside)
-        elif name_of(given[1]).rpartition(".")[2] == "DTensor":
+        elif is_distributed_name(name_of(given[1]), "ShardedTensor"):
+            self._visit_sharded(path, inner)
+        elif is_distributed_name(name_of(given[1]), "DTensor"):
             try:
                 state = state_of(inner)
                 share = dtensor_share(plain(given[2]) or (), state)
@@ -234,7 +237,7 @@ class _Walk:
     def _visit_object(self, path: tuple[str, ...], made: Made, *, is_inside: bool) -> None:
         """Add an object as one value, with its class where that is unknown, and the tensors in it."""
         name = made.name
-        if name and not name.startswith(_KNOWN_MODULES):
+        if name and not is_inside and not name.startswith(_KNOWN_MODULES):
             self.tree.classes.setdefault(name, path)
         if not is_inside:
             self.tree.values.append(FoundValue(path, made.start, made.end))

@@ -1,4 +1,4 @@
-"""Files that torch saves, and what torch.load reads of them: torch_files.py random|ranksW OUT SEED COUNT.
+"""Files that torch saves, and what torch.load reads of them: torch_files.py random|ranksW|shardedW OUT SEED COUNT.
 
 It runs under a Python that has torch, as a program. Next to each `N.pt`, or directory `N` of ranks, is `N.json`: for
 each tensor of `torch.load(weights_only=True)` its dtype, its shape and the SHA-256 of its bytes, by path.
@@ -164,8 +164,34 @@ def save_ranks(rank: int, world: int) -> None:
     os._exit(0)
 
 
+def save_sharded(rank: int, world: int) -> None:
+    """Save a ShardedTensor from one rank of several."""
+    from torch.distributed._shard.metadata import ShardMetadata
+    from torch.distributed._shard.sharded_tensor import Shard, init_from_local_shards
+
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(29000 + SEED % 999)}
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    whole = torch.arange(28.0).reshape(7, 4)
+    cut = -(-7 // world)
+    rows = whole[rank * cut : (rank + 1) * cut].clone()
+    described = ShardMetadata([rank * cut, 0], list(rows.shape), f"rank:{rank}/cpu")
+    made = init_from_local_shards([Shard(rows, described)], [7, 4])
+    os.makedirs(f"{OUT}/0", exist_ok=True)
+    torch.save({"w": made, "p": torch.ones(3)}, f"{OUT}/0/model_world_size_{world}_rank_{rank}.pt")
+    if rank == 0:
+        truth: dict[str, object] = {}
+        parts((), {"w": whole, "p": torch.ones(3)}, truth)
+        with open(f"{OUT}/0.json", "w", encoding="utf-8") as file:
+            json.dump(truth, file)
+    dist.barrier()
+    os._exit(0)
+
+
 if WHAT == "random":
     save_random()
 if __name__ == "__main__" and WHAT.startswith("ranks"):
     world_size = int(WHAT.removeprefix("ranks"))
     torch.multiprocessing.spawn(save_ranks, args=(world_size,), nprocs=world_size)
+if __name__ == "__main__" and WHAT.startswith("sharded"):
+    world_size = int(WHAT.removeprefix("sharded"))
+    torch.multiprocessing.spawn(save_sharded, args=(world_size,), nprocs=world_size)

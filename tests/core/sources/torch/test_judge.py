@@ -42,6 +42,7 @@ def assert_as_torch(folder: Path, least: int) -> None:
 
 def test_fixtures() -> None:
     """Files of torch 2.13, of a release before 1.6 and of 1, 2 and 4 ranks, as `judges/torch_files.py` made them."""
+    assert_as_torch(FIXTURES / "sharded2", 1)
     for folder in ("files", "ranks2", "ranks4"):
         assert_as_torch(FIXTURES / folder, 3)
 
