@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -25,12 +25,19 @@ GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "tag": ("Name versions, and protect them from pruning.", ("add", "remove", "list")),
 }
 """The commands that are groups: the first line of their help, and their sub-commands."""
-COMMANDS: Final = tuple(
-    command
-    for section in SECTIONS.values()
-    for name in section
-    for command in ([f"{name} {sub}" for sub in GROUPS[name][1]] if name in GROUPS else [name])
-)
+
+
+def _commands() -> Iterator[str]:
+    for section in SECTIONS.values():
+        for name in section:
+            if name in GROUPS:
+                _, members = GROUPS[name]
+                yield from (f"{name} {member}" for member in members)
+            else:
+                yield name
+
+
+COMMANDS: Final = tuple(_commands())
 """All commands.
 
 `list` is `list_command` in `commands/list_.py`; `tag add` is `tag_add_command` in `commands/tag_.py`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from edl_ckpt.cli.manual.marks import NOTES, declared
 from edl_ckpt.cli.options import common as o
@@ -39,16 +39,17 @@ def unlock_command(
 
     where = out.location(location)
     holders = unlock(where, confirm=lambda found: yes or _confirm(found), reporter=out)
-    listed = [
-        {key: holder.owner.get(key) for key in ("pid", "host", "since", "purpose")}
-        | {"alive": holder.is_alive, "silent_seconds": holder.silent_seconds}
-        for holder in holders
-    ]
+    listed = list(map(_holder_object, holders))
     document = {"schema": "edl-ckpt/unlock/1", "location": where.url, "unlocked": bool(holders), "holders": listed}
     name = escaped(where.url)
     words = [f"{name}: removed the lock of {escaped(format_holder(holder))}" for holder in holders]
     words.append(f"to finish or roll back its work: {command('recover', name)}" if holders else f"{name}: not locked")
     out.show(lambda: document, words)
+
+
+def _holder_object(holder: Holder) -> dict[str, Any]:
+    owner = {key: holder.owner.get(key) for key in ("pid", "host", "since", "purpose")}
+    return owner | {"alive": holder.is_alive, "silent_seconds": holder.silent_seconds}
 
 
 def _confirm(holders: Sequence[Holder]) -> bool:

@@ -177,17 +177,14 @@ def panel_of(command: str, flag: str) -> str:
     return _OF_COMMAND.get(command, {}).get(option) or _BY_OPTION.get(option, OTHER)
 
 
+def _block_of(block: Mapping[str, Any]) -> Block:
+    rows = tuple(Row(*row) for row in block.get("rows", ()))
+    return Block(block["heading"], tuple(block.get("paragraphs", ())), rows, tuple(block.get("lines", ())))
+
+
 def page_of_text(name: str, text: Mapping[str, Any], *, is_topic: bool = False) -> ManualPage:
     """Return the page that a file of texts has: `topics.toml`, or `front.json`."""
-    blocks = tuple(
-        Block(
-            block["heading"],
-            tuple(block.get("paragraphs", ())),
-            tuple(Row(*row) for row in block.get("rows", ())),
-            tuple(block.get("lines", ())),
-        )
-        for block in text["blocks"]
-    )
+    blocks = tuple(map(_block_of, text["blocks"]))
     return ManualPage(
         name,
         text["summary"],

@@ -268,18 +268,25 @@ def _known_options(app: typer.Typer) -> dict[str, dict[str, ConfigOption]]:
     import typer.main
 
     program = typer.main.get_command(app)
-    return {
-        name: {
-            flag.lstrip("-").replace("-", "_"): ConfigOption(parameter.name, kinds[parameter.name], parameter.multiple)
-            for parameter in command.params
-            if parameter.param_type_name == "option" and parameter.name != "help" and parameter.envvar is not None
-            for flag in parameter.opts
-            if flag.startswith("--")
-        }
-        for name, command in ((name, command_at(program, name)) for name in COMMANDS)
-        for kinds in [kinds_of(command)]
-        if name != "help"  # typer would take its defaults for a value of --help
-    }
+    every: dict[str, dict[str, ConfigOption]] = {}
+    for name in COMMANDS:
+        if name != "help":  # typer would take its defaults for a value of --help
+            every[name] = _options_of(command_at(program, name))
+    return every
+
+
+def _options_of(command: Any) -> dict[str, ConfigOption]:
+    """Return the options of one command, by each of their long flags."""
+    kinds = kinds_of(command)
+    options: dict[str, ConfigOption] = {}
+    for parameter in command.params:
+        if parameter.param_type_name != "option" or parameter.name == "help" or parameter.envvar is None:
+            continue
+        option = ConfigOption(parameter.name, kinds[parameter.name], parameter.multiple)
+        for flag in parameter.opts:
+            if flag.startswith("--"):
+                options[flag.lstrip("-").replace("-", "_")] = option
+    return options
 
 
 def _storages(section: Any, top: TomlKey) -> Storages:

@@ -211,21 +211,19 @@ def growth(report: LocationReport) -> str:
     """Return a chart of the rows of the largest tables in versions that are whole; '' without two of them."""
     tables = [table.name for opened in reversed(report.opened) for table in opened.tables]
     names = labels(list(dict.fromkeys(tables))[:SERIES])
-    rows = [
-        {
-            "version": str(opened.version.key),
-            "rows": table.rows,
-            "table": names[table.name],
-            _SAYS: f"{names[table.name]} at {opened.version.key}: {count(table.rows, 'row')}",
-        }
-        for opened in report.opened
-        if opened.ok and opened.version.state is State.COMPLETE
-        for table in opened.tables
-        if table.name in names
-    ]
-    return (
-        _lines("Rows of each table", rows, "rows", "table", "~s") if len({row["version"] for row in rows}) > 1 else ""
-    )
+    rows: list[dict[str, Any]] = []
+    for opened in report.opened:
+        if not opened.ok or opened.version.state is not State.COMPLETE:
+            continue
+        key = str(opened.version.key)
+        for table in opened.tables:
+            if table.name in names:
+                name = names[table.name]
+                says = f"{name} at {key}: {count(table.rows, 'row')}"
+                rows.append({"version": key, "rows": table.rows, "table": name, _SAYS: says})
+    if len({row["version"] for row in rows}) < 2:
+        return ""
+    return _lines("Rows of each table", rows, "rows", "table", "~s")
 
 
 def drift(report: LocationReport) -> str:

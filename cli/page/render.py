@@ -146,14 +146,13 @@ def _versions(report: LocationReport) -> Section:
     caption = f"Versions, the newest first: {min(len(rows), _OPEN)} of {report.total_versions}"
     filled = [k for k in range(len(columns)) if any(row[k] != "" for row in rows)]
     cells = [[row[k] for k in filled] for row in rows]
-    tables = [
-        HtmlTable(title, [columns[k] for k in filled], part, folded)
-        for title, part, folded in (
-            (caption, cells[:_OPEN], False),
-            (f"Older versions: {len(cells[_OPEN:])}", cells[_OPEN:], True),
-        )
-        if part
-    ]
+    shown_columns = [columns[k] for k in filled]
+    newest_cells, older_cells = cells[:_OPEN], cells[_OPEN:]
+    tables = []
+    if newest_cells:
+        tables.append(HtmlTable(caption, shown_columns, newest_cells))
+    if older_cells:
+        tables.append(HtmlTable(f"Older versions: {len(older_cells)}", shown_columns, older_cells, folded=True))
     problems = [escaped(problem) for problem in report.problems]
     return Section("versions", "Versions", [rules], problems, shown, (), tables)
 
@@ -292,10 +291,17 @@ def _drift(report: LocationReport) -> Section | None:
     columns = [("from", ""), ("to", ""), ("tensor", "name"), ("kind", ""), *_numbers(*measures)]
     rows = [
         [
-            *(escaped(ref.rpartition("@")[2]) for ref in (drift.a, drift.b)),
-            *(escaped(drift.name), drift.kind),
-            *map(number, (drift.relative, drift.cosine, drift.max_abs)),
-            *map(count, (drift.sampled, drift.changed, drift.added, drift.removed)),
+            escaped(drift.a.rpartition("@")[2]),
+            escaped(drift.b.rpartition("@")[2]),
+            escaped(drift.name),
+            drift.kind,
+            number(drift.relative),
+            number(drift.cosine),
+            number(drift.max_abs),
+            count(drift.sampled),
+            count(drift.changed),
+            count(drift.added),
+            count(drift.removed),
         ]
         for drift in reversed(report.drift)
     ]

@@ -50,17 +50,17 @@ def timestamp(seconds: float) -> str | None:
 
 def document(listings: Sequence[Listing]) -> dict[str, Any]:
     """Return `edl-ckpt/list/1`."""
-    locations = [
-        picked(
-            listing,
-            "location layout versions modes interrupted_copies foreign bound",
-            location=listing.location.url,
-            versions=list(map(keys_of, listing.versions)),
-            foreign=[picked(f, "name elasticdl_version") for f in listing.foreign],
-        )
-        for listing in listings
-    ]
-    return {"schema": "edl-ckpt/list/1", "locations": locations}
+    return {"schema": "edl-ckpt/list/1", "locations": list(map(_location_object, listings))}
+
+
+def _location_object(listing: Listing) -> dict[str, Any]:
+    return picked(
+        listing,
+        "location layout versions modes interrupted_copies foreign bound",
+        location=listing.location.url,
+        versions=list(map(keys_of, listing.versions)),
+        foreign=[picked(entry, "name elasticdl_version") for entry in listing.foreign],
+    )
 
 
 def _none(listing: Listing) -> str:

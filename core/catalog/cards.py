@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from edl_ckpt.core.base.notebook import Bytes, card, html_of, table
@@ -51,14 +51,20 @@ def listing_card(listing: Listing) -> str:
     named = dict.fromkeys(name for version in reversed(listing.versions) for name in version.metrics)
     metrics = list(named)[:_METRICS]
     best = {version.path: name for name, version in best_versions(listing, metrics).items()}
-    rows = (
-        (
-            *(str(v.key), v.shown_state, f"{len(v.shards)} of {v.ps_num}" if v.ps_num else str(len(v.shards))),
-            *(Bytes(v.size_bytes), *(v.metrics.get(name) for name in metrics), ", ".join(v.tags)),
-            ", ".join(_remarks(v, listing, best)),
+
+    def row(version: Version) -> Sequence[str | float | None]:
+        shards = f"{len(version.shards)} of {version.ps_num}" if version.ps_num else str(len(version.shards))
+        return (
+            str(version.key),
+            version.shown_state,
+            shards,
+            Bytes(version.size_bytes),
+            *map(version.metrics.get, metrics),
+            ", ".join(version.tags),
+            ", ".join(_remarks(version, listing, best)),
         )
-        for v in reversed(listing.versions)
-    )
+
+    rows = map(row, reversed(listing.versions))
     columns = ("version", "state", "shards", "size", *metrics, "tags", "remarks")
     facts = (counted(len(listing.versions), "version"), size(sum(v.size_bytes for v in listing.versions)))
     problems = ((problem,) for problem in listing.problems)

@@ -321,10 +321,11 @@ def find_nearest(
                 best, names = np.take_along_axis(best, kept, 1), np.take_along_axis(names, kept, 1)
     order = np.lexsort((names, -best), axis=1)
     best, names = np.take_along_axis(best, order, 1), np.take_along_axis(names, order, 1)
-    return tuple(
-        Neighbours(int(i), tuple((int(n), float(b)) for n, b in zip(ns, bs, strict=True) if b > -np.inf))
-        for i, ns, bs in zip(lookup.ids, names, best, strict=True)
-    )
+    found = []
+    for id_, near, similarities in zip(lookup.ids, names, best, strict=True):
+        pairs = zip(near.tolist(), similarities.tolist(), strict=True)
+        found.append(Neighbours(int(id_), tuple((other, similar) for other, similar in pairs if similar > -np.inf)))
+    return tuple(found)
 
 
 def _unit(rows: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:

@@ -114,12 +114,15 @@ def _blocks(
 
 
 def _to_keep(shard: ShardIndex, file: int) -> Iterator[tuple[int, int]]:
-    """Return the ranges [start, end) of a file that are kept, in order: those with small gaps between them as one."""
-    runs = [(entry, [run for run in entry.ids if run.is_stored and run.file == file]) for entry in shard.tables]
-    extents = [(run.start, run.end) for _, own in runs for run in own]
-    extents += [
-        (entry.offset, max(run.end for run in own))
-        for entry, own in runs
-        if own and entry.values.file == file and max(run.end for run in own) - entry.offset <= _SMALL_BYTES
-    ]
+    """Return the ranges [start, end) of a file that are kept, in order: those with small gaps between them as one.
+
+    They are the ids of all tables, and small tables whole.
+    """
+    extents: list[tuple[int, int]] = []
+    for entry in shard.tables:
+        own = [(run.start, run.end) for run in entry.ids if run.is_stored and run.file == file]
+        extents += own
+        end = max((end for _, end in own), default=0)
+        if own and entry.values.file == file and end - entry.offset <= _SMALL_BYTES:
+            extents.append((entry.offset, end))
     return ((start, end) for start, end, _ in near(sorted(extents), lambda extent: extent, _GAP_BYTES))

@@ -171,11 +171,15 @@ def no_trash(location: Location) -> UnsupportedError:
 
 
 def _doom(store: ObjectStore, version: Version) -> _Doomed:
-    (directory,), first, rest, folders = (
-        [path.removeprefix(store.path("")) for path in paths]
-        for paths in ([version.path], *safe_order(version), map(version.path_of, version.empty_folders))
-    )
-    return _Doomed(version.version, directory, first, rest, version.is_file, folders)
+    top = store.path("")
+
+    def relative(paths: Iterable[str]) -> list[str]:
+        return [path.removeprefix(top) for path in paths]
+
+    first, rest = safe_order(version)
+    folders = relative(map(version.path_of, version.empty_folders))
+    directory = version.path.removeprefix(top)
+    return _Doomed(version.version, directory, relative(first), relative(rest), version.is_file, folders)
 
 
 def _remove_batch(store: ObjectStore, batch: Sequence[_Doomed], known: Known) -> None:
@@ -212,7 +216,10 @@ def _remove_files(store: ObjectStore, batch: Sequence[_Doomed]) -> None:
         for path, error in store.remove_each(wanted).items():
             files[path].error = files[path].error or error
     gone = [doomed for doomed in batch if doomed.error is None]
-    places = [path for doomed in gone for path in (*doomed.rest, *(f"{folder}/-" for folder in doomed.folders))]
+    places: list[str] = []
+    for doomed in gone:
+        places += doomed.rest
+        places += [f"{folder}/-" for folder in doomed.folders]
     folders = {str(folder) for path in places for folder in PurePosixPath(path).parents} - {"."}
     folders |= {doomed.directory for doomed in gone if not doomed.loose}
     if folders:

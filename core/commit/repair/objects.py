@@ -135,7 +135,9 @@ def _sweep_strays(store: ObjectStore) -> list[str]:
         if version.is_named:  # nothing of ours
             continue
         markers = [name for name in version.extra if _MARKER.fullmatch(name)]
-        sets = {count: [s for s in version.shards if s.ps_num == count] for count in {s.ps_num for s in version.shards}}
+        sets: dict[int, list[ShardFile]] = {}
+        for shard in version.shards:
+            sets.setdefault(shard.ps_num, []).append(shard)
         if not markers and len(sets) < 2:
             continue
         whole = [count for count, shards in sets.items() if {s.ps_id for s in shards} == set(range(count))]

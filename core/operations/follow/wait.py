@@ -142,25 +142,37 @@ def wait_for_version(
             outcome = Outcome.FOUND if found else next((o for o, end in ends.items() if tick >= end), None)
             if outcome is not None:
                 unfinished = () if found else tuple(_unfinished(observer, wanted, best, verified=verified))
-                version = observer.snapshots.described(found) if found else None
-                whole = {v.path for v in versions if v.state is State.COMPLETE and not v.doubts}
-                numbers = {v.version: v.path in whole for v in versions if v.number is not None}
-                newest = max(numbers, default=None), max(filter(numbers.get, numbers), default=None)
-                passed = tuple(v for v in wanted if found and v.damage and v.version > found.version and best is None)
-                bounded = listing.none_here if listing is not None and listing.bound else ""
+                passed_over: tuple[Version, ...] = ()
+                if found and best is None:
+                    passed_over = tuple(v for v in wanted if v.damage and v.version > found.version)
+                newest, newest_complete = _newest_numbers(versions)
                 return WaitResult(
                     observer.location,
                     outcome,
-                    version,
+                    observer.snapshots.described(found) if found else None,
                     tick - begin,
                     unfinished,
                     listing is not None,
-                    *newest,
-                    passed_over=passed,
+                    newest,
+                    newest_complete,
+                    passed_over=passed_over,
                     is_empty=not versions,
-                    bounded=bounded,
+                    bounded=listing.none_here if listing is not None and listing.bound else "",
                 )
             observer.pause(min(ends.values()) - tick if ends else None)
+
+
+def _newest_numbers(versions: Sequence[Version]) -> tuple[int | None, int | None]:
+    """Return the highest number, and the highest of a version that is complete and without doubts; None for none.
+
+    Of versions with one number, the last one says whether that number is complete.
+    """
+    is_whole: dict[int, bool] = {}
+    for version in versions:
+        if version.number is not None:
+            is_whole[version.version] = version.state is State.COMPLETE and not version.doubts
+    complete = [number for number, whole in is_whole.items() if whole]
+    return max(is_whole, default=None), max(complete, default=None)
 
 
 def _shape(listing: Listing | None) -> object:

@@ -158,35 +158,62 @@ def guard_reasons(
     with suppress(EdlCkptError):  # where our state cannot be read, tags cannot either, and they protect all versions
         noted = noted_versions(store)
     for version in trial:
+        is_named = version.version in guards.delete
+        strange: Why = {}
+        if version.path not in counts:
+            strange = _not_of_the_location(version, system, is_named=is_named)
+        first: list[str] = []
+        if version.path in compared and not strange:
+            first = _first_of_all(version, newest, guards, unreadable, is_named=is_named)
         why = dict(_NEWER) if version.is_newer else {}
-        age, named = now - version.modified, version.version in guards.delete
-        fresh = age <= guards.grace_seconds
-        strange = {} if version.path in counts else _not_of_the_location(version, system, is_named=named)
-        first = list[str]()
-        if version.path in compared and not (strange or (guards.everything and named)):
-            first = _against_the_newest(version, newest, guards.grace_seconds, unreadable)
-            first = [reason for reason in first if not (guards.everything and reason == _IS_NEWEST)]
         why |= strange
-        given_up = named and version.state in _NO_COPY
-        doubtful = version.state is State.INCOMPLETE or version.path in unreadable or (given_up and first)
-        doubtful = doubtful or bool(version.doubts)
-        if not given_up:
-            why |= dict.fromkeys(first, NEWEST)
-        if version.state is State.WRITING or (doubtful and fresh):
-            why["still being written"] = ("--grace", f"{int(age)}s") if fresh and age >= 0 else ()
-        why |= {f"tag {tag}": ("--drop-tag", tag) for tag in version.tags if tag not in guards.drop_tags}
-        if version.metadata_fault:
-            why["its tags cannot be read"] = ()
-        if version.state is State.UNREADABLE:
-            why[version.why_unreadable] = ()
-        if version.state in {State.MIXED, State.INVALID} and not named:
-            why[f"{version.state}: deleted only when named (--delete {version.version})"] = (
-                "--delete",
-                str(version.version),
-            )
+        why |= _while_written(version, first, guards, age=now - version.modified, is_torn=version.path in unreadable)
+        why |= _by_its_own(version, guards, is_named=is_named)
         if why or (version.version in noted and _has_newer_note(store, version.version)):
             reasons[version.path] = why or _NEWER
     return reasons
+
+
+def _first_of_all(
+    version: Version, newest: Version | None, guards: Guards, unreadable: Mapping[str, str], *, is_named: bool
+) -> list[str]:
+    """Return the reasons that the newest complete version gives, but for those that `everything` lifts."""
+    if guards.everything and is_named:
+        return []
+    reasons = _against_the_newest(version, newest, guards.grace_seconds, unreadable)
+    return [reason for reason in reasons if not (guards.everything and reason == _IS_NEWEST)]
+
+
+def _while_written(version: Version, first: Sequence[str], guards: Guards, *, age: float, is_torn: bool) -> Why:
+    """Return the reasons `first`, and whether a job may still be writing the version; `age` is in seconds.
+
+    A version that is named, and of which nothing can be restored, is given up: only its age protects it.
+    """
+    why: dict[str, tuple[str, ...]] = {}
+    is_given_up = version.version in guards.delete and version.state in _NO_COPY
+    if not is_given_up:
+        why |= dict.fromkeys(first, NEWEST)
+    is_fresh = age <= guards.grace_seconds
+    is_doubtful = version.state is State.INCOMPLETE or is_torn or bool(version.doubts) or bool(is_given_up and first)
+    if version.state is State.WRITING or (is_doubtful and is_fresh):
+        why["still being written"] = ("--grace", f"{int(age)}s") if is_fresh and age >= 0 else ()
+    return why
+
+
+def _by_its_own(version: Version, guards: Guards, *, is_named: bool) -> Why:
+    """Return the reasons that a version has by itself: its tags, and what is wrong with it."""
+    why: dict[str, tuple[str, ...]] = {}
+    for tag in version.tags:
+        if tag not in guards.drop_tags:
+            why[f"tag {tag}"] = ("--drop-tag", tag)
+    if version.metadata_fault:
+        why["its tags cannot be read"] = ()
+    if version.state is State.UNREADABLE:
+        why[version.why_unreadable] = ()
+    if version.state in {State.MIXED, State.INVALID} and not is_named:
+        number = str(version.version)
+        why[f"{version.state}: deleted only when named (--delete {number})"] = ("--delete", number)
+    return why
 
 
 def _has_newer_note(store: Store, number: int) -> bool:

@@ -77,24 +77,38 @@ def doomed_shards(
 ) -> Iterator[tuple[Version, str | None]]:
     """Yield the versions that lose a shard, with its path; None stands for one that is an empty directory."""
     versions = [version for version in prunable(versions) if version.is_elasticdl]
-    shards: dict[int, list[tuple[Version, str]]] = {ps_id: []}
-    for version in versions:
-        if version.state not in {State.MIXED, State.UNREADABLE} and not version.linked:
-            for shard in version.shards:
-                if shard.ps_num == ps_num and (leftovers or shard.ps_id == ps_id):
-                    shards.setdefault(shard.ps_id, []).append((version, shard.path))
     long_ago = time.time() - GRACE_SECONDS
-    empty = (v for v in versions if not (v.shards or v.extra or v.fault or v.linked))
-    yield from ((v, None) for v in empty if v.modified < long_ago)
-    if all(len(some) <= keep for some in shards.values()):
+    for version in versions:
+        is_empty = not (version.shards or version.extra or version.fault or version.linked)
+        if is_empty and version.modified < long_ago:
+            yield version, None
+    servers = _shards_of_servers(versions, ps_id, ps_num, leftovers=leftovers)
+    if all(len(shards) <= keep for shards in servers.values()):
         return
     unreadable = find_unreadable(versions)
     newest = max((v.version for v in versions if is_good(v, unreadable)), default=-1)
     kept = set[str]()
-    for some in shards.values():  # the own ones first: a version that keeps its own shard keeps all
-        for place, (version, path) in enumerate(some):
-            is_old = place < len(some) - keep and version.version < newest
+    for server, shards in servers.items():
+        for place, (version, path) in enumerate(shards):
+            is_old = place < len(shards) - keep and version.version < newest
             if is_old and not version.tags and not version.metadata_fault and version.path not in kept:
                 yield version, path
-            elif some is shards[ps_id]:
+            elif server == ps_id:
                 kept.add(version.path)
+
+
+def _shards_of_servers(
+    versions: Sequence[Version], ps_id: int, ps_num: int, *, leftovers: bool
+) -> dict[int, list[tuple[Version, str]]]:
+    """Return versions with the paths of their shards, by server; those of the server itself alone without `leftovers`.
+
+    They come first: a version that keeps its own shard keeps all.
+    """
+    servers: dict[int, list[tuple[Version, str]]] = {ps_id: []}
+    for version in versions:
+        if version.state in {State.MIXED, State.UNREADABLE} or version.linked:
+            continue
+        for shard in version.shards:
+            if shard.ps_num == ps_num and (leftovers or shard.ps_id == ps_id):
+                servers.setdefault(shard.ps_id, []).append((version, shard.path))
+    return servers

@@ -44,15 +44,7 @@ def write_plan(path: str | os.PathLike[str], plan: PrunePlan) -> None:
     """
     path = as_url(path)
     check_target(path)
-    entries = [
-        {name: getattr(entry, name) for name in PruneEntry.__slots__}
-        | {
-            "location": entry.location.absolute,
-            "path": entry.location.with_url(entry.path).absolute,
-            "reasons": list(entry.reasons),
-        }
-        for entry in plan.entries
-    ]
+    entries = list(map(_written_entry, plan.entries))
     guards = {name: getattr(plan.guards, name) for name in Guards.__slots__}
     document = {"schema": PLAN_SCHEMA, "policy": list(plan.policy), "guards": guards, "entries": entries}
     data = json.dumps(document, indent=1).encode()
@@ -64,6 +56,16 @@ def write_plan(path: str | os.PathLike[str], plan: PrunePlan) -> None:
         )
     with storage_errors(path), open(path, "wb") as file:
         file.write(data)
+
+
+def _written_entry(entry: PruneEntry) -> dict[str, Any]:
+    """Return an entry as the file has it, with absolute paths."""
+    written = {name: getattr(entry, name) for name in PruneEntry.__slots__}
+    return written | {
+        "location": entry.location.absolute,
+        "path": entry.location.with_url(entry.path).absolute,
+        "reasons": list(entry.reasons),
+    }
 
 
 def read_plan(path: str | os.PathLike[str], guards: Guards = NO_EXCEPTIONS) -> PrunePlan:

@@ -137,8 +137,17 @@ def write_seal(
 
 def _contradict(one: Seal, other: Seal) -> bool:
     """Say whether two seals have different checksums of the same bytes; they may be cut into other chunks."""
-    sums, found = ({(s.name, c.start, c.end): c.sum for s in seal.shards for c in s.chunks} for seal in (one, other))
+    sums, found = _sums_of(one), _sums_of(other)
     return any(sums[extent] != found[extent] for extent in sums.keys() & found.keys())
+
+
+def _sums_of(seal: Seal) -> dict[tuple[str, int, int], str]:
+    """Return the checksums of a seal by the name of the file, and by the begin and the end of the chunk."""
+    sums = {}
+    for shard in seal.shards:
+        for chunk in shard.chunks:
+            sums[shard.name, chunk.start, chunk.end] = chunk.sum
+    return sums
 
 
 def find_seal(store: Store, version: Version, *, use_seal: bool) -> tuple[Seal | None, Report]:

@@ -43,10 +43,11 @@ def check_companions(checkpoint: Checkpoint, report: Report, pairs: Iterable[tup
 
 def _runs(checkpoint: Checkpoint, table: str) -> list[tuple[str, tuple[IdRun, ...]]]:
     """Return where the ids of a table are; row numbers are the same wherever they are counted."""
-    return [
-        (shard.file.path, tuple(r if r.is_stored else IdRun(0, r.size_bytes, r.encoding, r.first) for r in entry.ids))
-        for shard, entry in checkpoint.entries(table)
-    ]
+    found = []
+    for shard, entry in checkpoint.entries(table):
+        runs = (run if run.is_stored else IdRun(0, run.size_bytes, run.encoding, run.first) for run in entry.ids)
+        found.append((shard.file.path, tuple(runs)))
+    return found
 
 
 def _digest(checkpoint: Checkpoint, table: str) -> tuple[int, int]:
