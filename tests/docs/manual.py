@@ -1,6 +1,7 @@
 """Make the man pages in `docs/man/`, the reference in `docs/reference/` and the JSON Schemas in `docs/schemas/`.
 
 And the table of commands that completion needs, in `cli/completion/`, the page that `--help` shows, in `cli/manual/`,
+the file for agents in `docs/skill/`,
 the public names of the engine for type checkers,
 `core/__init__.pyi`, and the reference in the navigation of the site, `mkdocs.yml`.
 
@@ -27,13 +28,14 @@ from edl_ckpt.cli.options.program import parser
 TOP = Path(__file__).parents[2]
 _ROOT = "edl-ckpt.1"
 _SITE = "mkdocs.yml"
+_SKILL = "docs/skill/SKILL.md"
 
 
 def files() -> dict[str, str]:
     """Return the text of every generated file, by its path below the top of the repository."""
     pages = list(every(parser))
     made = {**_man_pages(pages), **_reference(pages), **_schemas(), **_completion(), "core/__init__.pyi": _door()}
-    return {**made, "cli/manual/front.json": _front(pages[0]), _SITE: _navigation(pages)}
+    return {**made, "cli/manual/front.json": _front(pages[0]), _SKILL: _skill(pages), _SITE: _navigation(pages)}
 
 
 def _front(page: ManualPage) -> str:
@@ -49,6 +51,36 @@ def _front(page: ManualPage) -> str:
     ]
     about = {"summary": page.summary, "usage": page.usage, "description": page.description}
     return json.dumps({**about, "blocks": blocks}, indent=1, ensure_ascii=False) + "\n"
+
+
+def _skill(pages: list[ManualPage]) -> str:
+    """Return the file by which an agent knows when to use the program, its commands, and its exit codes."""
+    by_name = {page.name: page for page in pages}
+    lines = [
+        "---",
+        "name: edl-ckpt",
+        (
+            "description: List, inspect, verify, compare, reshard, export, import, copy and prune checkpoints of torch DCP,"
+            " TorchRec, TensorFlow, safetensors and ElasticDL, on a disk or S3, without a GPU or the framework."
+        ),
+        "---",
+        "",
+        "# edl-ckpt",
+        "",
+        (
+            "`LOCATION@VERSION` names a version: a number, `latest`, `verified`, `best:METRIC` or a tag. Add `--json` for a"
+            " document, `--dry-run` before a change. An error's `hint` says what to do. Never pass `--force`, `--yes` or"
+            " `--even-newest` only because an error appeared."
+        ),
+    ]
+    for heading, names in SECTIONS.items():
+        lines += ["", f"## {heading}", ""]
+        for name in (each for each in pages if each.name.partition(" ")[0] in names and not each.is_topic):
+            example = next((line for block in name.blocks for line in block.lines), "")
+            lines.append(f"* `{name.name}`: {name.summary} `{example}`")
+    codes = next(block for block in by_name["exit-codes"].blocks if block.rows)
+    lines += ["", "## Exit codes", "", *(f"* {row.term}: {row.text}" for row in codes.rows)]
+    return "\n".join(lines) + "\n"
 
 
 def _door() -> str:

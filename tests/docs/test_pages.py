@@ -112,7 +112,7 @@ def test_screens_are_current(name: str) -> None:
 
 def test_findings_are_described() -> None:
     """The page on verify has a row for every code that has a hint, is a warning, or stops other commands."""
-    page = (MANUAL / "verify-and-seals.md").read_text(encoding="utf-8")
+    page = (MANUAL / "findings.md").read_text(encoding="utf-8")
     described = set(re.findall(r"`([\w-]+)`", "\n".join(re.findall(r"^\| (`.*`) \|", page, re.MULTILINE))))
     assert len(described) > 30
     assert {*WARNINGS, *HINTS, *BLOCKING} - {"lost-info"} <= described
