@@ -60,17 +60,17 @@ def _skill(pages: list[ManualPage]) -> str:
         "---",
         "name: edl-ckpt",
         (
-            "description: List, inspect, verify, compare, reshard, export, import, copy and prune checkpoints of torch DCP,"
-            " TorchRec, TensorFlow, safetensors and ElasticDL, on a disk or S3, without a GPU or the framework."
+            "description: List, inspect, verify, compare, reshard, export, import, copy and prune checkpoints of torch"
+            " DCP, TorchRec, TensorFlow, safetensors and ElasticDL, on a disk or S3, without a GPU or the framework."
         ),
         "---",
         "",
         "# edl-ckpt",
         "",
         (
-            "`LOCATION@VERSION` names a version: a number, `latest`, `verified`, `best:METRIC` or a tag. Add `--json` for a"
-            " document, `--dry-run` before a change. An error's `hint` says what to do. Never pass `--force`, `--yes` or"
-            " `--even-newest` only because an error appeared."
+            "`LOCATION@VERSION` names a version: a number, `latest`, `verified`, `best:METRIC` or a tag. Add `--json`"
+            " for a document, `--dry-run` before a change. An error's `hint` says what to do. Never pass `--force`,"
+            " `--yes` or `--even-newest` only because an error appeared."
         ),
     ]
     for heading, names in SECTIONS.items():
@@ -162,6 +162,7 @@ def stale() -> list[str]:
             "cli/manual/*.json",
             "cli/render/*.json",
             "core/*.pyi",
+            _SKILL,
             _SITE,
         )
         for path in TOP.glob(pattern)
