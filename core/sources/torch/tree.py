@@ -188,7 +188,6 @@ class _Walk:
         elif name in _UNREAD_KINDS:
             error = UnsupportedError(f"it is {_UNREAD_KINDS[name]}, which is not read")
             self.tree.unread.append(Unread(path, error, made.start))
-            self._look_into(path, made)
         else:
             self._visit_object(path, made, is_inside=is_inside)
 

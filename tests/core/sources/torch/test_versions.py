@@ -22,10 +22,12 @@ from edl_ckpt.core import (
     resolve,
     undo,
     verify_version,
+    verify_versions,
 )
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.model.versions import State
 from foreign import SYSTEMS
+from s3_fixtures import Bucket
 from torch_files import save
 
 WEIGHTS = {"w": np.arange(4, dtype=np.float32)}
@@ -178,3 +180,25 @@ def test_words_of_a_file_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "model.ckpt-7").write_bytes(b"\xff" * 1000 + b"\x57\xfb\x80\x8b\x24\x75\x47\xdb")
     with pytest.raises(UnsupportedError, match="V1"):
         resolve(str(tmp_path / "model.ckpt-7"))
+
+
+def test_on_object_storage(tmp_path: Path, s3: Bucket) -> None:
+    """In a bucket the same versions are there; a version of one file is read, sealed, copied home and deleted."""
+    save(tmp_path / "run/step_7.pt", WEIGHTS)
+    save(tmp_path / "run/step_9.pt", WEIGHTS)
+    save(tmp_path / "run/checkpoint-5/pytorch_model.bin", WEIGHTS)
+    s3.upload(tmp_path / "run")
+    place = f"{s3.url}/run" if not s3.url.endswith("/run") else s3.url
+    assert {version.name for version in list_versions(place)} == {"step_7.pt", "step_9.pt", "checkpoint-5"}
+    with open_checkpoint(f"{place}/step_7.pt") as checkpoint:
+        np.testing.assert_array_equal(checkpoint.variable("w"), WEIGHTS["w"])
+    verify_versions([resolve(f"{place}@7")], level="deep", seal=True)
+    assert resolve(f"{place}@7").fingerprint
+    home = str(tmp_path / "home")
+    execute_copy(plan_copy(list_versions(place).versions, home))
+    assert listed(tmp_path / "home").keys() == {"step_7.pt", "step_9.pt", "checkpoint-5"}
+    execute_prune(plan_prune([place], Policy((Latest(1),))))
+    fresh = {"checkpoint-5", "step_9.pt"}  # a job may still write the directory
+    assert {version.name for version in list_versions(place)} == fresh
+    execute_copy(plan_copy([f"{home}@7"], place))
+    assert {version.name for version in list_versions(place)} == {"step_7.pt", *fresh}
