@@ -11,7 +11,9 @@ Type checkers read `__init__.pyi`, which `python tests/docs/manual.py --update` 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
+from types import FunctionType
 from typing import Any, Final
 
 from edl_ckpt.core.base.version import VERSION
@@ -98,6 +100,9 @@ _HOMES: Final = {
 """The public names of each module below `edl_ckpt.core` that defines any."""
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names.split()}
 
+_CHECKED: Final[dict[FunctionType, Callable[..., Any]]] = {}
+"""The public functions, which look at the types of their arguments."""
+
 _NAMES: Final = sorted([*_HOME_OF, "__version__"])
 __all__ = list(_NAMES)
 
@@ -105,7 +110,12 @@ __all__ = list(_NAMES)
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"edl_ckpt.core.{_HOME_OF[name]}"), name)
+    found = getattr(import_module(f"edl_ckpt.core.{_HOME_OF[name]}"), name)
+    if not isinstance(found, FunctionType):
+        return found
+    if found not in _CHECKED:
+        _CHECKED[found] = import_module("edl_ckpt.core.base.arguments").checked(found, __name__)
+    return _CHECKED[found]
 
 
 def __dir__() -> list[str]:

@@ -130,6 +130,7 @@ def test_imports_inside_functions_save_start_up_time() -> None:
 
 
 HAND_ON = {
+    ("base", ("call",)),  # what a public function got, after a look at its types
     (
         "s3",
         ("begin", "begin_upload", "pages", "request", "request_many", "upload"),

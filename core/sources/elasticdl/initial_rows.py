@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.arrays import Ids, as_ids
-from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.base.errors import UnsupportedError, UsageError
 from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.model.dtypes import TF_DTYPES
 from edl_ckpt.core.sources.elasticdl.checks import KERAS_INITIALIZERS, function_name
@@ -78,10 +78,15 @@ def initial_rows(table: Described, ids: Ids, *, seed: int = 0, dtype: npt.DTypeL
     >>> rows.shape, bool((rows[0] == rows[2]).all()), bool((abs(rows) <= 0.05).all())
     ((3, 2), True, True)
     """
+    if not hasattr(table, "initializer"):
+        raise UsageError(f"initial_rows: table is {table!r:.80}; expected the info of a table, or an open table")
     if dtype is None:  # float32 where numpy has none, or none is named
         named = TF_DTYPES[table.dtype].name if table.dtype in TF_DTYPES else table.dtype
         dtype = named if isinstance(named, str) and named != "bfloat16" else "float32"
-    kind = np.dtype(dtype)
+    try:
+        kind = np.dtype(dtype)
+    except TypeError as error:
+        raise UsageError(f"initial_rows: dtype is {dtype!r:.80}: {error}") from None
     wanted = np.ascontiguousarray(as_ids(ids))
     constant, draw = _drawing(table)
     if draw is None:

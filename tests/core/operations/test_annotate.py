@@ -102,7 +102,7 @@ def test_metrics_are_numbers(run: Path) -> None:
     with pytest.raises(UsageError, match="5 is not a valid name"):
         set_metrics(at(run, 20), name)
     note: Any = 5
-    with pytest.raises(UsageError, match="a note must be a text, got 5"):
+    with pytest.raises(UsageError, match="text must be a text, got 5"):
         set_note(at(run, 20), note)
     assert at(run, 20).metrics == {"a": 0.5, "b": 3, "c": 2}
 

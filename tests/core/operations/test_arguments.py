@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+import pickle
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -232,3 +233,32 @@ def test_an_unknown_keyword_is_a_type_error(run: Path, name: str, function: Call
     with pytest.raises(TypeError):
         function(*arguments, unknown_keyword=1)
     assert tree(run) == before
+
+
+DUCKS = {"reporter", "executor", "value"}
+"""Parameters that take whatever does what they need."""
+
+
+@pytest.mark.parametrize(("name", "function"), FUNCTIONS)
+def test_an_argument_of_a_wrong_type_is_a_usage_error(run: Path, name: str, function: Callable[..., Any]) -> None:
+    """An argument of a wrong type, alone among right ones, is a UsageError, and changes nothing."""
+    before = tree(run)
+    needed = {parameter.name: GIVEN.get(parameter.name, 1) for parameter in required(function)}
+    for parameter in inspect.signature(function).parameters:
+        if parameter not in DUCKS:
+            given = {**needed, parameter: object()}
+            arguments = [given.pop(each) for each in needed]
+            with pytest.raises(UsageError):
+                pytest.fail(f"{name} takes any {parameter}: {function(*arguments, **given)}")
+    assert tree(run) == before
+
+
+def test_a_policy_that_is_a_number_is_named(run: Path) -> None:
+    """The message names the parameter and what it takes."""
+    with pytest.raises(UsageError, match="prune: policy must be Policy, got 3"):
+        prune([run], cast("Any", 3))
+
+
+def test_public_functions_travel_to_other_processes() -> None:
+    """A public function is pickled by its public name."""
+    assert pickle.loads(pickle.dumps(prune)) is prune
