@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Final
@@ -25,7 +25,7 @@ from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, R
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.names import name_bytes
-from edl_ckpt.core.base.parallel import impatient, run_all
+from edl_ckpt.core.base.parallel import impatient, run_all, run_parallel
 from edl_ckpt.core.base.words import counted, size
 from edl_ckpt.core.commit.interface import (
     FinishedSink,
@@ -85,9 +85,10 @@ class RemoteOutput(VersionOutput):
                 hint="try: --output LOCATION",
             )
         wanted = dict(zip(self._names, sizes, strict=True))
-        self._place.check()
-        earlier = self._earlier_journal(wanted)
-        taken = self._store.names("" if self._new.is_loose else self._name).keys()
+        left, taken = self._look()
+        earlier = self._earlier_journal(left, wanted)
+        if earlier is None and left:  # it was settled, and its objects are gone
+            taken = self._taken()
         if earlier is None and not old and (taken & set(self._names) if self._new.is_loose else taken):
             raise RefusedError("already exists; nothing was changed", path=self._store.path(self._name))
         write_ids = {} if earlier is None else self._take_over(earlier)
@@ -117,6 +118,24 @@ class RemoteOutput(VersionOutput):
         self._write_journal()
         self._is_listed = True
 
+    def _look(self) -> tuple[bytes, set[str]]:
+        """Return the journal of an interrupted run, and the names that are taken, once the lock is proved.
+
+        The three requests go together: on far storage each of them takes as long as all.
+        """
+        looks: list[Callable[[], object]] = [self._place.check, self._left, self._taken]
+        _, left, taken = run_parallel(lambda look: look(), looks, len(looks))
+        assert isinstance(left, bytes)  # noqa: S101 - for the types
+        assert isinstance(taken, set)  # noqa: S101
+        return left, taken
+
+    def _left(self) -> bytes:
+        """Return the journal that an interrupted run left; b'' for none."""
+        return (self._store.read_small(f"{self._stage}/{JOURNAL}") if self._new.resumes else None) or b""
+
+    def _taken(self) -> set[str]:
+        return {*self._store.names("" if self._new.is_loose else self._name)}
+
     def _relative(self, shard: int) -> str:
         return self._journal.path(self._names[shard])
 
@@ -124,13 +143,12 @@ class RemoteOutput(VersionOutput):
         self._place.check()
         self._store.write_small(f"{self._stage}/{JOURNAL}", self._journal.to_bytes())
 
-    def _earlier_journal(self, wanted: Mapping[str, int]) -> Journal | None:
+    def _earlier_journal(self, left: bytes, wanted: Mapping[str, int]) -> Journal | None:
         """Return the journal of an interrupted run of the same work; what another work left is dropped."""
         if self._new.resumes is None:
             return None
-        data = self._store.read_small(f"{self._stage}/{JOURNAL}") or b""
         try:
-            journal = parse_journal(data, self._store.path(f"{self._stage}/{JOURNAL}"))
+            journal = parse_journal(left, self._store.path(f"{self._stage}/{JOURNAL}"))
         except ValueError:  # there is none, or it says nothing that can be relied on
             return None
         if not self._place.is_exclusive:
@@ -349,13 +367,14 @@ def settle_remote(store: ObjectStore, stage: str, journal: Journal) -> str:
             prove_lock(store.location)
             store.remove_many(list(map(journal.path, journal.old)))
         seal = json.dumps(journal.seal, ensure_ascii=False) + "\n"
-        write_proved(store, seal_file(journal.key), name_bytes(seal))
+        write_proved(store, seal_file(journal.key), name_bytes(seal))  # it ends with a proof of the lock
         done = f"finished the replacement of version {journal.key}; the new version is in place"
     elif not journal.old and visible:
+        prove_lock(store.location)
         done = f"version {journal.key} is complete but not sealed; to seal it: edl-ckpt verify --seal"
     else:
         done = _undo(store, journal)
-    prove_lock(store.location)
+        prove_lock(store.location)
     store.remove_many(list(map(journal.path, journal.markers)))
     store.remove(f"{stage}/{JOURNAL}")
     return done
