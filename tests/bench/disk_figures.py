@@ -231,7 +231,7 @@ def inspect_figures(bench: Bench) -> Iterator[Figure]:
 def start_figures(bench: Bench) -> Iterator[Figure]:
     """Start-up against importing typer; a listing of many versions against one of none."""
     typer = [sys.executable, "-c", "import typer"]
-    for flag, most in (("--version", 1.0), ("--help", 2.0)):
+    for flag, most in (("--version", 1.0), ("--help", 1.0)):
         figure = Figure(f"edl-ckpt {flag}", "import typer", Target(most))
         yield pairs(figure, bench.runs, bench.work, [*EDL, flag], typer, nothing)
     versions = max(int(1000 * bench.scale), 1)

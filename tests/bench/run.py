@@ -20,6 +20,8 @@ from typing import Any
 import cluster_figures
 import disk_figures
 import library_figures
+import listing_figures
+import object_figures
 import peer_figures
 import s3_figures
 import system_figures
@@ -38,8 +40,12 @@ SECTIONS: Mapping[str, Mapping[str, Callable[[Bench], Iterator[Figure]]]] = {
         "inspect": disk_figures.inspect_figures,
         "start": disk_figures.start_figures,
     },
-    "systems": {"systems": system_figures.system_figures},
-    "s3": {"transfer": s3_figures.transfer_figures, "versions": s3_figures.version_figures},
+    "systems": {"systems": system_figures.system_figures, "listings": listing_figures.listing_figures},
+    "s3": {
+        "transfer": s3_figures.transfer_figures,
+        "versions": s3_figures.version_figures,
+        "objects": object_figures.object_figures,
+    },
     "cluster": {"cluster": cluster_figures.cluster_figures},
     "library": {"restore": library_figures.restore_figures, "save": library_figures.save_figures},
     "peers": {
@@ -70,7 +76,7 @@ TABLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("start", "list of*"),
         ("versions", "list*seals*"),
         ("versions", "prune*"),
-        ("start", "edl-ckpt --version*"),
+        ("start", "edl-ckpt --*"),
     ),
     "inspect": (("inspect", "inspect*"), ("transfer", "inspect*")),
     "save_checkpoint": (("save", "save*"),),

@@ -1,9 +1,7 @@
-"""The figures of other systems' checkpoints, read in place: listings of steps, single rows, and exports."""
+"""The figures of other systems' checkpoints, read in place: single rows, and exports."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,41 +17,10 @@ TABLE = "model.ebc.embedding_bags.user.weight"
 
 
 def system_figures(bench: Bench) -> Iterator[Figure]:
-    """Steps of PyTorch's distributed checkpoints, listed, looked up, exported, resharded and converted."""
-    os.environ["XDG_CACHE_HOME"] = str(bench.work / "cache")  # what listings remember: ours alone
-    yield from _listings(bench)
+    """Steps of PyTorch's distributed checkpoints, looked up, exported, resharded and converted."""
     yield from _single_rows(bench)
     yield from _exports(bench)
     yield from _managed_collision(bench)
-    shutil.rmtree(bench.work / "cache", ignore_errors=True)
-
-
-def _listings(bench: Bench) -> Iterator[Figure]:
-    steps, ranks, tensors, rows = max(int(1000 * bench.scale), 1), 8, 100, 1000
-    names = [f"model.ebc.embedding_bags.table_{number}.weight" for number in range(tensors)]
-    shape, box = (ranks * rows, 16), (rows, 16)
-    parts = [
-        torch_items.Saved(name, shape, (rank * rows, 0), box, rank=rank) for name in names for rank in range(ranks)
-    ]
-    model = torch_items.write_step(bench.work / "model", parts)
-    for step in range(steps):
-        folder = bench.work / "steps" / f"step_{step}"
-        folder.mkdir(parents=True)
-        for path in model.iterdir():
-            if path.name == ".metadata":
-                shutil.copy(path, folder)
-            else:
-                (folder / path.name).touch()
-                os.truncate(folder / path.name, path.stat().st_size)
-            os.utime(folder / path.name, (0, 0))  # a file that was written just now is not remembered
-    (bench.work / "none").mkdir()
-    ours, reference = ([*EDL, "list", str(bench.work / name)] for name in ("steps", "none"))
-    what = f"{steps:,} steps x {ranks} ranks with {tensors} tensors"
-    first = Figure(f"list of {what}, the first time", "an empty directory", Target(seconds=5))
-    yield pairs(first, bench.few, bench.work, ours, reference, remove(bench.work / "cache"))
-    later = Figure(f"list of {what}, later", "an empty directory", Target(seconds=0.3))
-    yield pairs(later, bench.runs, bench.work, ours, reference, nothing)
-    remove(model, bench.work / "steps", bench.work / "none")()
 
 
 def _single_rows(bench: Bench) -> Iterator[Figure]:
