@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
 
 _FORMATS = (
-    "checkpoint, safetensors, npz, npy, parquet, torch, tensorflow, dcp, tfra or dynamicemb; for one table csv, jsonl, "
-    "word2vec or projector. Default: by the name of OUTPUT."
+    "checkpoint, safetensors, npz, npy, parquet, torch, tensorflow, dcp, tfra, dynamicemb or torch-checkpointing; for "
+    "one table csv, jsonl, word2vec or projector. Default: by the name of OUTPUT."
 )
 
 

@@ -18,7 +18,7 @@ LayoutName = Literal["design", "elasticdl"]
 Level = Literal["quick", "default", "deep"]
 """How much `verify` reads: headers, also ids, or every value."""
 ToolFormat = Literal["safetensors", "npz", "npy", "csv", "jsonl", "word2vec", "projector", "parquet", "torch"]
-FormatName = Literal["checkpoint", ToolFormat, "tensorflow", "dcp", "tfra", "dynamicemb"]
+FormatName = Literal["checkpoint", ToolFormat, "tensorflow", "dcp", "tfra", "dynamicemb", "torch-checkpointing"]
 """What `export` writes."""
 Mode = Literal["max", "min"]
 """Whether higher or lower is better for a metric."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from edl_ckpt.core.base.errors import RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.base.job import Job
-from edl_ckpt.core.base.words import escaped
+from edl_ckpt.core.base.words import command, escaped
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.converting.changes import Changes, Outgoing, OutTable, OutVariable, outgoing
 from edl_ckpt.core.converting.described import stale_dtypes
@@ -118,6 +118,11 @@ def plan_conversion(
     if system not in DESTINATIONS:
         known = ", ".join(DESTINATIONS)
         raise UnsupportedError(f"nothing is written for {system}; it can be {known}", path=source.version.ref)
+    if DESTINATIONS[system].exports_only and contents is not None:
+        way = command("export", source.version.ref, "OUTPUT", "--format", system, "--ranks", "N")
+        hint = f"write another one: {way}"
+        words = f"no version of {system} is written anew in place: its values that are no tensors would be lost"
+        raise UnsupportedError(words, path=source.version.ref, hint=hint)
     is_whole = system in _WHOLE and source.version.layout.system == system
     whole = as_tensors(source) if is_whole else None
     out = outgoing(source, changes) if whole is None else _tensors(source, whole, changes)

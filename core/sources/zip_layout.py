@@ -91,6 +91,8 @@ class TorchZip:
 
     _FLAGS: ClassVar[int] = 0x0808
     """Names are UTF-8, and sizes stand behind the values."""
+    _EMPTY_FLAGS: ClassVar[int] = 0x0800
+    """A member without bytes has nothing behind it: torch computes where the next one begins."""
     _PADDING: ClassVar[bytes] = b"FB"
     """The tag of the extra field that fills up."""
 
@@ -101,7 +103,8 @@ class TorchZip:
         """Return the header before the bytes of a member."""
         name = self._name(member)
         pad = -(offset + _LOCAL.size + len(name) + 4) % self.alignment
-        header = _LOCAL.pack(b"PK\3\4", 0, 0, self._FLAGS, 0, 0, 0, 0, 0, len(name), pad + 4)
+        flags = self._FLAGS if member.size else self._EMPTY_FLAGS
+        header = _LOCAL.pack(b"PK\3\4", 0, 0, flags, 0, 0, 0, 0, 0, len(name), pad + 4)
         return header + name + self._PADDING + struct.pack("<H", pad) + b"Z" * pad
 
     def entry(self, member: ZipMember, crc: int, offset: int) -> bytes:
@@ -109,7 +112,8 @@ class TorchZip:
         name = self._name(member)
         size, header, extra = _narrow(member.size, offset, _MOST_32 - 1)
         sizes = (size, size, len(name), len(extra), 0)
-        return _ENTRY.pack(b"PK\1\2", 0, 0, self._FLAGS, 0, 0, 0, crc, *sizes, 0, 0, 0, header) + name + extra
+        flags = self._FLAGS if member.size else self._EMPTY_FLAGS
+        return _ENTRY.pack(b"PK\1\2", 0, 0, flags, 0, 0, 0, crc, *sizes, 0, 0, 0, header) + name + extra
 
     def end(self, count: int, start: int, size: int) -> bytes:
         """Return the records behind the directory, always those of 64 bits, too."""
@@ -239,7 +243,7 @@ def lay_out_zip(members: Sequence[ZipMember], dialect: ZipDialect) -> ZipPlan:
         crc = zlib.crc32(member.data or b"")
         local = dialect.local(member, crc, header)
         end = header + len(local) + member.size
-        descriptor = _descriptor(crc, member.size) if dialect.has_descriptors else b""
+        descriptor = _descriptor(crc, member.size) if dialect.has_descriptors and member.size else b""
         if member.data is None:
             places[member.name] = header + len(local) + len(member.head)
             literals.append((header, local + member.head))

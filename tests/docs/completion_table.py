@@ -13,6 +13,7 @@ from edl_ckpt.core.operations import metric_series
 from edl_ckpt.core.operations.export import FORMATS
 from edl_ckpt.core.operations.export.interface import CASTS
 from edl_ckpt.core.operations.follow.observe import EventKind
+from edl_ckpt.core.operations.verify.file_loaders import FILE_LOADERS
 from edl_ckpt.core.operations.verify.loaders import LOADERS
 from edl_ckpt.core.sources.registry import BUILT_IN
 
@@ -125,7 +126,7 @@ def _listed() -> dict[tuple[str, str], Iterable[str]]:
         ("export", "--format"): FORMATS,
         ("metrics import", "--format"): metric_series.FORMATS,
         ("export", "--dtype"): CASTS,
-        ("verify", "--loader"): LOADERS,
+        ("verify", "--loader"): [*LOADERS, *FILE_LOADERS],
         ("watch", "--on"): [kind.value for kind in EventKind],
     }
 

@@ -10,8 +10,10 @@ from edl_ckpt.core.converting.destinations.dcp import ToDcp
 from edl_ckpt.core.converting.destinations.elasticdl import ToElasticDL
 from edl_ckpt.core.converting.destinations.interface import Destination, ToDynamicemb, ToTfra
 from edl_ckpt.core.converting.destinations.safetensors import ToSafetensors
+from edl_ckpt.core.converting.destinations.torch_checkpointing import ToTorchCheckpointing
 
 DESTINATIONS: Final[Mapping[str, type[Destination]]] = {
-    each.system: each for each in (ToElasticDL, ToDcp, ToBundle, ToSafetensors, ToTfra, ToDynamicemb)
+    each.system: each
+    for each in (ToElasticDL, ToDcp, ToBundle, ToSafetensors, ToTfra, ToDynamicemb, ToTorchCheckpointing)
 }
 """Every system that can be written."""

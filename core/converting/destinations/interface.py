@@ -57,6 +57,8 @@ class Destination(ABC):
 
     So do files with such a path from which nothing was read: those of another bundle, or of an earlier save.
     """
+    exports_only: ClassVar[bool] = False
+    """True where a version of the same system cannot be written anew without a loss: only an export writes it."""
     varints: ClassVar[bool] = False
     """True where the bytes of ids as varints must be counted."""
 

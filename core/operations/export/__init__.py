@@ -30,6 +30,7 @@ from edl_ckpt.core.operations.export.formats.checkpoints import (
     MergedCheckpoint,
     SystemFormat,
     Tfra,
+    TorchCheckpointing,
 )
 from edl_ckpt.core.operations.export.formats.parquet import Parquet
 from edl_ckpt.core.operations.export.formats.text import Csv, JsonLines, Projector, Word2Vec
@@ -76,6 +77,7 @@ _FORMATS: Final[tuple[type[ExportFormat], ...]] = (
     Dcp,
     Tfra,
     Dynamicemb,
+    TorchCheckpointing,
 )
 FORMATS: Final[Mapping[str, type[ExportFormat]]] = {each.traits.name: each for each in _FORMATS}
 """Every format by its name."""

@@ -15,6 +15,8 @@ from edl_ckpt.core.base.patterns import LatePattern
 METADATA: Final = "metadata.pkl"
 RUNNING: Final = "tmp_"
 """What the name of a directory begins with as long as its save has not ended."""
+_OF_OTHERS: Final = LatePattern(r".+_world_size_\d+_rank_\d+\.pt", re.DOTALL | re.ASCII)
+"""What verl, SkyRL and others save: its last number is a rank, too."""
 _FILE: Final = LatePattern(r"([^/]+)_(0|[1-9]\d{0,5})\.(pt|safetensors|json|bin)", re.DOTALL | re.ASCII)
 
 
@@ -27,11 +29,13 @@ def files_by_item(names: Collection[str]) -> dict[str, dict[int, str]]:
     {'model': {0: 'model_0.pt', 1: 'model_1.pt'}, 'step': {0: 'step_0.pt'}}
     >>> files_by_item(["model_0.pt", "notes.txt"]), files_by_item(["step_0.pt", "step_1.pt"])
     ({}, {})
+    >>> files_by_item(["model_world_size_1_rank_0.pt", "optim_world_size_1_rank_0.pt"])
+    {}
     """
     found: dict[str, dict[int, str]] = {}
     for name in sorted(names):
         match = _FILE.fullmatch(name)
-        if match is None and name != METADATA:
+        if (match is None and name != METADATA) or _OF_OTHERS.fullmatch(name):
             return {}
         if match is not None:
             found.setdefault(match[1], {})[int(match[2])] = name

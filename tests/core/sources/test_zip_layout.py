@@ -115,3 +115,15 @@ def test_a_layout_of_one_file_places_arrays_by_their_keys() -> None:
         data[offset : offset + len(part)] = part
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         assert archive.testzip() is None
+
+
+def test_nothing_stands_behind_a_member_of_torch_without_bytes() -> None:
+    """The next header follows at once, and the flags say so: torch computes the places of later storages by that."""
+    data = written([ZipMember("data/0", 0), ZipMember("data/1", 2)], {"data/0": b"", "data/1": b"\1\0"}, TorchZip())
+    named, extra = int.from_bytes(data[26:28], "little"), int.from_bytes(data[28:30], "little")
+    second = 30 + named + extra
+    assert data[:10] == b"PK\3\4\0\0\0\0\0\x08"  # as torch 2.13 writes it
+    assert data[second : second + 4] == b"PK\3\4"
+    assert data[:second].count(b"PK\7\x08") == 0
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        assert [archive.read(f"archive/data/{n}") for n in range(2)] == [b"", b"\1\0"]

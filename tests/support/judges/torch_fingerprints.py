@@ -103,13 +103,13 @@ def state(chance: random.Random, meshes: list[Any], rank: int, ranks: int) -> di
     return found
 
 
-def main(rank: int, ranks: int, out: str, models: int, seed: int, port: int) -> None:
+def main(rank: int, ranks: int, out: str, models: int, seed: int) -> None:
     """Take part in the job."""
     warnings.simplefilter("ignore")
     os.environ["OUT"] = out
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks))
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=ranks)
     shapes = [(ranks,), *((n, ranks // n) for n in range(1, ranks + 1) if ranks % n == 0)]
     meshes = [init_device_mesh("cpu", shape) for shape in shapes]
     for number in range(models):
@@ -160,4 +160,4 @@ def faults(rank: int, ranks: int, mesh: Any) -> dict[str, Any]:
 
 if __name__ == "__main__":
     out, ranks, models, seed = sys.argv[1], *map(int, sys.argv[2:5])
-    mp.spawn(main, args=(ranks, out, models, seed, 20000 + (os.getpid() * 7 + ranks) % 30000), nprocs=ranks)
+    mp.spawn(main, args=(ranks, os.path.abspath(out), models, seed), nprocs=ranks)

@@ -253,6 +253,12 @@ class Dynamicemb(SystemFormat):
     traits: ClassVar = FormatTraits("dynamicemb", is_directory=True)
 
 
+class TorchCheckpointing(SystemFormat):
+    """A checkpoint of torch_checkpointing, which any number of ranks loads."""
+
+    traits: ClassVar = FormatTraits("torch-checkpointing", is_directory=True)
+
+
 class Bundle(SystemFormat):
     """A bundle with the names that its source has, for so many parts."""
 
