@@ -174,6 +174,6 @@ def test_changes_are_sentences() -> None:
 def test_export_formats_are_described() -> None:
     """The page on exports has a row for each format, with its endings."""
     page = (MANUAL / "export-and-import.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([\w-]+)` \| (.*?) \|", page, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+(?:-checkpointing)?)` \| (.*?) \|", page, re.MULTILINE)
     described = {name: set(re.findall(r"`(\.\w+)`", endings)) for name, endings in rows}
     assert described == {name: set(form.traits.endings) for name, form in FORMATS.items()}
