@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.base.words import size
 from edl_ckpt.core.model.dtypes import TENSOR_DTYPES
+from edl_ckpt.core.sources.hostile import hostile_bytes
 from edl_ckpt.core.sources.torch.kinds import PICKLE, check_kind, is_legacy
 from edl_ckpt.core.sources.torch.machine import EndsEarlyError, Items, Value, is_scalar, read
 from edl_ckpt.core.sources.torch.sharding import Share
@@ -74,6 +75,11 @@ def open_file(reader: RangeReader) -> FileContents:
 
     Raises CorruptError for damage, UnsupportedError for what is no file of torch.save, and for one that is not read.
     """
+    with hostile_bytes(reader.path):
+        return _opened(reader)
+
+
+def _opened(reader: RangeReader) -> FileContents:
     try:
         try:
             check_kind(reader)

@@ -17,7 +17,9 @@ from edl_ckpt.core.sources.torch.tensors import MOST_DIMS
 
 _MOST_PIECES: Final = 1 << 12
 _MOST_PARTS: Final = 1 << 20
-"""So many ranks along a dimension of a mesh, and so many cuts of a dimension."""
+"""So many ranks along a dimension of a mesh."""
+_MOST_FACTOR: Final = 1 << 12
+"""So many cuts of a dimension by other dimensions of the mesh."""
 _WORD: Final = "torch.distributed"
 
 
@@ -61,7 +63,7 @@ def share_of(
     for parts, at, (dim, factor) in zip(mesh, coordinate, placements, strict=True):
         if dim is None:
             continue
-        if not (0 <= dim < len(shape) and 0 <= at < parts <= _MOST_PARTS and 0 < factor <= _MOST_PARTS):
+        if not (0 <= dim < len(shape) and 0 <= at < parts <= _MOST_PARTS and 0 < factor <= _MOST_FACTOR):
             raise CorruptError("the pickle has a placement that its tensor or its mesh cannot have")
         total = sum(size for _, size in runs[dim])
         cut: list[tuple[int, int]] = []
@@ -138,6 +140,14 @@ def plain(value: Value) -> Value:
     if type(value) is Items and value.kind in {"tuple", "list"}:
         return tuple(value.values)
     return value
+
+
+def items_of(value: Value) -> tuple[Value, ...]:
+    """Return the items of a list or a tuple, () for None; CorruptError for anything else."""
+    found = () if value is None else plain(value)
+    if type(found) is not tuple:
+        raise CorruptError("the pickle has something else instead of a list")
+    return found
 
 
 def sizes_of(value: Value) -> tuple[int, ...]:
@@ -247,7 +257,7 @@ def sharded_parts(state: Value) -> Iterator[tuple[Value, Share]]:
         raise CorruptError("the pickle has a ShardedTensor without metadata")
     whole = state_of(given[1])
     shape = sizes_of(whole.get("size"))
-    for shard in plain(given[0]) or ():
+    for shard in items_of(given[0]):
         parts = state_of(shard)
         described = state_of(parts.get("metadata"))
         offsets, sizes = sizes_of(described.get("shard_offsets")), sizes_of(described.get("shard_sizes"))

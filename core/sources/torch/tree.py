@@ -19,6 +19,7 @@ from edl_ckpt.core.sources.torch.sharding import (
     dtensor_share,
     is_distributed,
     is_distributed_name,
+    items_of,
     name_of,
     plain,
     sharded_parts,
@@ -201,7 +202,7 @@ class _Walk:
         elif is_distributed_name(name_of(given[1]), "DTensor"):
             try:
                 state = state_of(inner)
-                share = dtensor_share(plain(given[2]) or (), state)
+                share = dtensor_share(items_of(given[2]), state)
                 local = self._local(state.get("_local_tensor"))
                 self._add(path, local, share, made.start)
             except (CorruptError, UnsupportedError) as error:

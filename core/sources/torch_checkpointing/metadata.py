@@ -14,7 +14,7 @@ from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.sources.interface import NotOfFormatError
 from edl_ckpt.core.sources.steps.interface import read_head
 from edl_ckpt.core.sources.torch.machine import Items, Value, read
-from edl_ckpt.core.sources.torch.sharding import Piece, Placement, Share, plain, share_of, sizes_of
+from edl_ckpt.core.sources.torch.sharding import Piece, Placement, Share, items_of, plain, share_of, sizes_of
 from edl_ckpt.core.storage.interface import RangeReader
 
 _MARK: Final = b"nested_path_to_metadata"
@@ -83,11 +83,11 @@ def _shares(paths: Value) -> dict[tuple[str, int], Share]:
     found: dict[tuple[str, int], Share] = {}
     for text, entries in _dict(paths).items():
         path = _path(text)
-        for entry in plain(entries) or ():
+        for entry in items_of(entries):
             parts = _dict(entry)
             sharding = _dict(parts.get("sharding_metadata"))
             data = _dict(sharding.get("data"))
-            for rank in plain(parts.get("ranks")) or ():
+            for rank in items_of(parts.get("ranks")):
                 share = _share(data, rank)
                 if share is not None:
                     found[path, rank] = share
@@ -119,7 +119,7 @@ def _share(data: Mapping[str, Value], rank: Value) -> Share | None:
         for size in reversed(sizes):
             coordinate.append(at % max(size, 1))
             at //= max(size, 1)
-        placed = [_placement(_dict(one)) for one in plain(data.get("placements")) or ()]
+        placed = [_placement(_dict(one)) for one in items_of(data.get("placements"))]
         return Share(shape, *share_of(shape, sizes, coordinate[::-1], placed), rank)
     if "global_offsets" in data:
         offsets, sizes = sizes_of(data.get("global_offsets")), sizes_of(data.get("local_sizes"))
