@@ -29,9 +29,7 @@ def edit_command(
     drop: Annotated[
         list[str] | None, o.option("GLOB", "Leave out tables and variables with matching names; may be repeated.")
     ] = None,
-    drop_companions: Annotated[
-        bool, o.flag("Leave out optimizer slots, frequencies and the like.", "--drop-companions")
-    ] = False,
+    drop_companions: Annotated[bool, o.flag("Drop optimizer state and counters.", "--drop-companions")] = False,
     drop_rows: Annotated[
         list[str] | None,
         o.option("WHERE", "Leave out rows: 'TABLE where freqs < 3 and versions < 100000'; may be repeated."),

@@ -33,7 +33,7 @@ def _again(goal: Location) -> str:
 
     if goal.local_path is not None and is_stream(goal.local_path):
         return f"what {escaped(goal.url)} got is not whole: run the same export again"
-    return "no half-written file is left: run the same export again"
+    return "nothing was left behind: run the same export again"
 
 
 @declared(

@@ -22,7 +22,7 @@ def repair_command(
     source: Annotated[
         str | None, o.option("REF", "The other copy; without a version, the one of the same number.", "--from")
     ] = None,
-    mix: Annotated[bool, o.flag("Go on although nothing proves the files; the new seal records it.", "--mix")] = False,
+    mix: Annotated[bool, o.flag("Use the files even if nothing shows they belong together.", "--mix")] = False,
     dry_run: o.DryRun = False,
     workers: o.Workers = None,
     lock_wait: o.LockWait = "10s",

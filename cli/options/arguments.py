@@ -20,7 +20,7 @@ def pair_of(word: str, flag: str, form: str) -> tuple[str, str]:
     """
     name, _, value = word.partition("=")
     if not (name and value):
-        raise UsageError(f"{flag}: {word!r} is no pair", hint=f"expected {form}")
+        raise UsageError(f"{flag}: expected {form}, got {word!r}")
     return name, value
 
 

@@ -75,9 +75,7 @@ Layout = Annotated[
     LayoutName | None,
     option("design|elasticdl", "Names of directories and files. Default: those at the location, else design."),
 ]
-ForceSeal = Annotated[
-    bool, flag("Continue even if the version does not match its seal; the new seal records it.", "--force")
-]
+ForceSeal = Annotated[bool, flag("Proceed despite a seal that does not match; the new seal records it.", "--force")]
 
 
 def show_loss(out: Output, loss: Loss, *, fails: bool = True) -> None:

@@ -232,7 +232,7 @@ def half_done(place: Location) -> str:
         return f"if its commit had begun, the next command there finishes or undoes it: {command('recover', name)}"
     if left:
         return f"its commit had begun: `{command('recover', name)}` finishes or undoes it"
-    return "nothing half-done is left: the same command begins anew"
+    return "nothing was left behind: run the same command again"
 
 
 def result_location(words: str, out: Output) -> Location:

@@ -109,13 +109,13 @@ def doctor_human(program: Sequence[Fact], extras: Sequence[Fact], storage: Stora
     if missing := next((extra for extra in extras if extra.verdict is not Verdict.FINE), None):
         yield styled(f"for example: {extra_hint(missing.name)}", "dim")
     if storage is not None:
-        yield head(storage.location.url, "" if storage.wrote else "nothing was written, so less is known")
+        yield head(storage.location.url, "" if storage.wrote else "the write tests were skipped")
         yield _facts(storage.facts)
     every = [*program, *(storage.facts if storage is not None else ())]
     broken, weaker = (sum(fact.verdict is kind for fact in every) for kind in (Verdict.BROKEN, Verdict.WEAKER))
     if broken:
         yield styled(f"{broken} broken", "bold red")
-    summary = "" if broken else "Nothing is slower or weaker."
+    summary = "" if broken else "No problems found."
     yield styled(f"{weaker} slower or weaker" if weaker else summary, "dim")
 
 

@@ -80,7 +80,7 @@ def written_human(result: WriteResult) -> Lines:
     yield styled("proved: the new files read back as intended", "green")
     yield result.fingerprint
     if written:
-        yield styled(f"untouched, by fingerprint: {text.count(len(written), 'name')}", "dim")
+        yield styled(f"unchanged, by fingerprint: {text.count(len(written), 'name')}", "dim")
 
 
 def _left_out(left_out: Sequence[LeftOut]) -> Lines:

@@ -81,7 +81,7 @@ def parse_row_filter(text: str) -> RowFilter:
     """
     table, where, condition = text.rpartition(" where ")
     if not table.strip() or not where:
-        raise UsageError(f"{text!r} is no condition on rows", hint=_FORM)
+        raise UsageError(f"{text!r} is not a row condition", hint=_FORM)
     ways = tuple(
         tuple(_term(text, term) for term in re.split(r"\band\b", way)) for way in re.split(r"\bor\b", condition)
     )
@@ -91,7 +91,7 @@ def parse_row_filter(text: str) -> RowFilter:
 def _term(text: str, term: str) -> Term:
     match = _TERM.fullmatch(term)
     if match is None:
-        raise UsageError(f"{text!r}: {term.strip()!r} is no comparison of a column with a number", hint=_FORM)
+        raise UsageError(f"{text!r}: {term.strip()!r} is not COLUMN OPERATOR NUMBER", hint=_FORM)
     number = Decimal(match[3].replace("_", ""))
     if number.adjusted() > sys.float_info.max_10_exp or abs(number) > sys.float_info.max:
         raise UsageError(f"{text!r}: {match[3]} is too large for any column", hint=_FORM)

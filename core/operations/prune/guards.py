@@ -253,7 +253,7 @@ def _against_the_newest(
     version: Version, newest: Version | None, grace_seconds: float, unreadable: Mapping[str, str]
 ) -> list[str]:
     if newest is None:
-        return ["no complete version could take its place"]
+        return ["there is no complete version to fall back on"]
     if version.path == newest.path:
         return [_IS_NEWEST]
     if version.path in unreadable:

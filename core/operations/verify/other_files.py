@@ -54,7 +54,7 @@ def check_others(checkpoint: Checkpoint, seal: Seal | None, report: Report) -> O
 
 
 def _add(report: Report, shard: ShardIndex, item: DenseEntry, fault: str) -> None:
-    hint = "the bytes changed after the file was written; take it from another copy"
+    hint = "these bytes are damaged: restore the file from another copy"
     file = shard.file if item.values.file < len(shard.file.files) else None
     path = shard.path(item.values)
     message = f"{item.name!r}: {fault}"
@@ -92,6 +92,6 @@ def _is_sound(name: str, reader: RangeReader, report: Report, sealed: Mapping[st
         return True
     fault = zip_fault(reader, 0, reader.size_bytes) if begin == ZIP else ""
     if fault:
-        hint = "the file was cut or changed after it was written; take it from another copy"
+        hint = "the file was cut or changed after it was written: restore it from another copy"
         report.add("checksum-mismatch", f"{name}: {fault}", path=reader.path, subject=name, hint=hint)
     return is_sealed or begin == ZIP

@@ -84,7 +84,7 @@ def _compare(checkpoint: Checkpoint, at: int, number: int, report: Report) -> No
             path=shard.path(first),
             subject=stored.subject,
             offset=first.start,
-            hint="the bytes changed after the file was written; take it from another copy",
+            hint="these bytes are damaged: restore the file from another copy",
         )
 
 

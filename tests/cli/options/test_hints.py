@@ -180,7 +180,7 @@ def test_what_is_left_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
     out, run = Output(), tmp_path / "run"
     run.mkdir()
     for left, words in (
-        (False, "interrupted; nothing half-done is left: the same command begins anew\n"),
+        (False, "interrupted; nothing was left behind: run the same command again\n"),
         (True, f"interrupted; its commit had begun: `edl-ckpt recover {run}`"),
     ):
         if left:
@@ -194,16 +194,16 @@ def test_what_is_left_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
     with pytest.raises(UnavailableError), resumable(out, partial(half_done, Location(str(run)))):
         raise failure
     assert str(failure.hint).startswith("its commit had begun: `edl-ckpt recover")
-    assert half_done(Location(str(tmp_path / "nowhere"))) == "nothing half-done is left: the same command begins anew"
+    assert half_done(Location(str(tmp_path / "nowhere"))) == "nothing was left behind: run the same command again"
 
 
 @pytest.mark.parametrize(
     ("command", "how"),
     [
-        ("reshard run@1000 --ps 2", "nothing half-done is left: the same command begins anew"),
-        ("import run x@1 --ps 2", "nothing half-done is left: the same command begins anew"),
+        ("reshard run@1000 --ps 2", "nothing was left behind: run the same command again"),
+        ("import run x@1 --ps 2", "nothing was left behind: run the same command again"),
         ("prune run --keep 1 --yes", "run the same prune again to finish it"),
-        ("export run x.npz", "no half-written file is left: run the same export again"),
+        ("export run x.npz", "nothing was left behind: run the same export again"),
         ("export run /dev/null --format npz", "what /dev/null got is not whole: run the same export again"),
     ],
 )

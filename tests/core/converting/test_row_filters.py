@@ -105,7 +105,7 @@ def test_any_other_text_is_a_usage_error(condition: str) -> None:
 )
 def test_a_table_and_where_come_first(text: str) -> None:
     """Without a table or `where` a text is no condition."""
-    with pytest.raises(UsageError, match="is no condition on rows"):
+    with pytest.raises(UsageError, match="is not a row condition"):
         parse_row_filter(text)
 
 
