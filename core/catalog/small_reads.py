@@ -111,7 +111,8 @@ def _digest(store: Store, pair: tuple[Entry, Digest]) -> Any:
         with _opened(store, entry) as file, hostile_bytes(entry.path):
             return {"is": digest(file)}
     except (CorruptError, UnsupportedError) as error:
-        return {"error": type(error).__name__, "message": error.message, "offset": error.offset}
+        kind = next(one.__name__ for one in type(error).__mro__ if one.__name__ in _ERRORS)
+        return {"error": kind, "message": error.message, "offset": error.offset}
     except EdlCkptError as error:
         return {"fault": Fault.of(error, entry.path)}
 

@@ -90,8 +90,8 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
         words = sorted(f"{path}: {getattr(digests[path], 'message', '')}" for path in strange)
         return Claim({}, None, unsupported="; ".join(words), yields=True) if words else None
     faults = {path: digests[path] for path in [*read, *listed] if isinstance(digests[path], Exception)}
-    torn = [_words(path, fault) for path, fault in sorted(faults.items()) if not _is_unread(fault)]
-    unsupported = [_words(path, fault) for path, fault in sorted(faults.items()) if _is_unread(fault)]
+    torn = [words_of(path, fault) for path, fault in sorted(faults.items()) if not _is_unread(fault)]
+    unsupported = [words_of(path, fault) for path, fault in sorted(faults.items()) if _is_unread(fault)]
     shards, ps_num = shards_of(groups)
     return Claim(
         shards,
@@ -107,7 +107,7 @@ def _is_unread(fault: object) -> bool:
     return isinstance(fault, UnsupportedError | OtherFormatError)
 
 
-def _words(path: str, fault: object) -> str:
+def words_of(path: str, fault: object) -> str:
     """Return what is wrong with a file."""
     offset = getattr(fault, "offset", None)
     return f"{path}: {getattr(fault, 'message', fault)}" + ("" if offset is None else f" (at byte {offset:,})")

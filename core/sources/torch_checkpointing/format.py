@@ -13,6 +13,7 @@ from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.model.systems import System
 from edl_ckpt.core.sources.interface import NotOfFormatError
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
+from edl_ckpt.core.sources.torch.format import words_of
 from edl_ckpt.core.sources.torch.kinds import check_kind
 from edl_ckpt.core.sources.torch_checkpointing.metadata import read_metadata
 from edl_ckpt.core.sources.torch_checkpointing.names import METADATA, RUNNING, files_by_item, lacking
@@ -68,7 +69,7 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
     if not is_named or any(files_of_item for files_of_item in items.values()):
         lacks += lacking(items, ranks, items.keys() - named.keys())
     faults = {path: fault for path, fault in digests.items() if isinstance(fault, Exception)}
-    lacks += [f"{path}: {fault}" for path, fault in faults.items() if not isinstance(fault, UnsupportedError)]
+    lacks += [words_of(path, fault) for path, fault in faults.items() if not isinstance(fault, UnsupportedError)]
     root = next((one.path.removesuffix(f"/{path}") for path, one in files.items()), "")
     if root.rpartition("/")[2].startswith(RUNNING):
         lacks.append(_RUNNING)
@@ -82,7 +83,7 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
         ranks,
         [METADATA] if is_named else (),
         lacks,
-        "; ".join(f"{path}: {fault}" for path, fault in faults.items() if isinstance(fault, UnsupportedError)),
+        "; ".join(words_of(path, fault) for path, fault in faults.items() if isinstance(fault, UnsupportedError)),
         yields=not is_named,
         owns=is_named,
     )
