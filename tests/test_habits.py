@@ -66,7 +66,8 @@ def test_each_file(path: Path) -> None:
     assert [doc for doc in docs if TRACKER.search(doc)] == []
     if str(path.relative_to(TESTS)) not in SLEEPERS and path.parent.name != "bench":  # that looks at intervals
         assert re.findall(r"\btime\.sleep\((?!30\))", text) == []
-    assert list(private_changes(tree)) == []
+    if path.parent.name != "judges":  # one of these stands in for a network below a library of another system
+        assert list(private_changes(tree)) == []
 
 
 def private_changes(tree: ast.Module) -> Iterator[str]:

@@ -90,6 +90,8 @@ def test_no_command_escapes() -> None:
         "core/operations/test_slices.py",  # into a pipe, in bytes
         "core/operations/prune/test_not_deleted.py",  # ends with two documents; with the guard
         "cli/commands/test_unreadable.py",  # without the capabilities of root
+        "core/sources/elasticdl/test_small_messages.py",  # lists what a start imports
+        "core/sources/test_toy_system.py",  # with a package that knows one more system
         "docs/console.py",  # pages
         "docs/roff.py",  # a name in man pages
         "docs/markdown_pages.py",  # the same
