@@ -7,13 +7,12 @@ and no number is cut. `details` shows what gave way in the row under the cursor.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
-from itertools import accumulate
 from operator import itemgetter
-from typing import Any, ClassVar, Final, NamedTuple, cast
+from typing import Any, ClassVar, Final, cast
 
 from rich.segment import Segment
 from rich.style import Style
@@ -24,93 +23,18 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
-from textual.widgets import Static
 
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.folding import cell_width, fold, shortened
 from edl_ckpt.cli.terminal.tables import GAP, Cell, Column, Fit, cell_of, side_by_side
 
-
-class ScreenKey(NamedTuple):
-    """A key: as Textual names it (several with commas), as people do, a word for it, its action, and a sentence."""
-
-    keys: str
-    label: str
-    word: str
-    action: str
-    help: str
-
-
-VERIFY = ScreenKey("v", "v", "verify", "verify", "check the version in the background: headers, ids, or every value")
-DIFF = ScreenKey("d", "d", "diff", "diff", "compare the version with another one")
-
-
-def bound(keys: Iterable[ScreenKey]) -> list[BindingType]:
-    """Return the bindings of keys.
-
-    They have priority: the application runs them one after the other, as they come. Without it, a key is passed on to
-    the widget that had the focus, and of keys that come at once, from a slow line, the later ones would not see what
-    the first ones do.
-    """
-    return [Binding(key.keys, key.action, key.word, show=False, priority=True) for key in keys if key.keys]
-
-
-MOVING = (
-    ("up down", "the row above, the row below; also k and j"),
-    ("PgUp PgDn", "a screen up, a screen down; also space"),
-    ("Home End", "the first row, the last row"),
-    ("< > R", "sort by the column before, by the next one; the other way round"),
-    ("mouse", "click a row, a heading to sort by it, a tab or a key; the wheel scrolls"),
-)
-"""The keys of every table, and what they do: `Grid` binds them, and has the mouse."""
-
-
-class ActionLine(Static):
-    """Words in one line, each of which does something when it is clicked."""
-
-    DEFAULT_CSS = "ActionLine { height: 1; width: 100%; text-wrap: nowrap; }"
-
-    def __init__(self) -> None:
-        super().__init__("", markup=False)
-        self._spans: list[tuple[range, str]] = []
-
-    def draw(self, parts: Iterable[tuple[Text, str]], gap: str) -> None:
-        """Show texts with a gap after each; a click on one runs its action."""
-        line, begin = Text(no_wrap=True), 0
-        self._spans = []
-        for part, action in parts:
-            line.append_text(part).append(gap)
-            self._spans.append((range(begin, begin + part.cell_len), action))
-            begin += part.cell_len + len(gap)
-        self.update(line)
-
-    async def on_click(self, event: events.Click) -> None:
-        """Do what the words under the mouse do."""
-        for span, action in self._spans:
-            if event.x in span:
-                await self.screen.run_action(action)
-
-
-class KeyLine(ActionLine):
-    """The keys of a screen in one line: as many as fit."""
-
-    def __init__(self, keys: Sequence[ScreenKey]) -> None:
-        super().__init__()
-        self._keys = keys
-
-    def on_resize(self) -> None:
-        """Show as many as fit now."""
-        parts = [(Text.assemble((key.label, "bold"), (f" {key.word}", "dim")), key.action) for key in self._keys]
-        ends = accumulate(part.cell_len + 2 for part, _ in parts)
-        self.draw([part for part, end in zip(parts, ends, strict=True) if end - 2 <= self.size.width], "  ")
-
-
 _MORE: Final = " ..."
 _MOST_WIDEST: Final = 400
 """A name that is wider than any window need not widen its column further."""
-
 Content = Any
 """A text, a (text, style), or a drawing (`Bar`, `Histogram`, `Numbers`)."""
+_ATTRIBUTES: Final = {"size": "size_bytes", "age": "modified"}
+"""Columns that are sorted by what they stand for, not by the words in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +103,6 @@ class ItemRows(GridRows):
         title = f"{self.columns[column].heading} {arrow}"
         made.columns = tuple(c._replace(title=title) if i == column else c for i, c in enumerate(self.columns))
         return made, order
-
-
-_ATTRIBUTES: Final = {"size": "size_bytes", "age": "modified"}
-"""Columns that are sorted by what they stand for, not by the words in them."""
 
 
 def _value(item: Any, name: str, cell: Any) -> tuple[int, Any] | None:

@@ -18,7 +18,8 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from edl_ckpt.cli.browse.grid import MOVING, Grid, KeyLine, ScreenKey, bound
+from edl_ckpt.cli.browse.grid import Grid
+from edl_ckpt.cli.browse.keys import MOVING, KeyLine, ScreenKey, bound
 from edl_ckpt.cli.browse.source import BackgroundJob
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.folding import cell_width, fold, shortened

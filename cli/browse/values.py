@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.cli.browse.grid import Grid, GridRows, ItemRows, Numbers, ScreenKey
+from edl_ckpt.cli.browse.grid import Grid, GridRows, ItemRows, Numbers
+from edl_ckpt.cli.browse.keys import ScreenKey
 from edl_ckpt.cli.browse.page import BACK, CANCEL, COPY, HELP, OPEN, QUIT, REFRESH, BrowserPage
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Bar, Cell, Column

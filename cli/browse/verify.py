@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
-from edl_ckpt.cli.browse.grid import Grid, ItemRows, ScreenKey
+from edl_ckpt.cli.browse.grid import Grid, ItemRows
+from edl_ckpt.cli.browse.keys import ScreenKey
 from edl_ckpt.cli.browse.page import BACK, CANCEL, COPY, HELP, QUIT, BrowserPage, NotesPage
 from edl_ckpt.cli.render import verify as render_verify
 from edl_ckpt.cli.terminal.tables import Cell, Column

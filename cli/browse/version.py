@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.text import Text
 
 from edl_ckpt.cli.browse import open_version
-from edl_ckpt.cli.browse.grid import DIFF, VERIFY, ActionLine, Grid, GridRows, ItemRows, ScreenKey
+from edl_ckpt.cli.browse.grid import Grid, GridRows, ItemRows
+from edl_ckpt.cli.browse.keys import DIFF, VERIFY, ActionLine, ScreenKey
 from edl_ckpt.cli.browse.page import (
     ACTION,
     BACK,

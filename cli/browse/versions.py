@@ -10,7 +10,8 @@ from textual.containers import Horizontal
 from textual.widgets import Static
 
 from edl_ckpt.cli.browse import open_version, source
-from edl_ckpt.cli.browse.grid import DIFF, VERIFY, Grid, ItemRows, ScreenKey
+from edl_ckpt.cli.browse.grid import Grid, ItemRows
+from edl_ckpt.cli.browse.keys import DIFF, VERIFY, ScreenKey
 from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIET, QUIT, REFRESH, SEARCH, BrowserPage, NotesPage
 from edl_ckpt.cli.browse.version import ACTIONS, ActionPage, VersionPage, recorded
 from edl_ckpt.cli.render import listing as render_list

@@ -12,7 +12,8 @@ from edl_ckpt.cli.options.common import DryRun, argument, flag, option
 from edl_ckpt.cli.options.hints import resumable
 from edl_ckpt.cli.options.references import resolve_ref
 from edl_ckpt.cli.terminal.output import Output
-from edl_ckpt.cli.terminal.text import escaped, parse_size
+from edl_ckpt.cli.terminal.quantities import parse_size
+from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import counted
 

@@ -10,7 +10,7 @@ from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options import formats
 from edl_ckpt.cli.options.hints import parent_error
 from edl_ckpt.cli.terminal.output import Output
-from edl_ckpt.cli.terminal.text import parse_duration
+from edl_ckpt.cli.terminal.quantities import parse_duration
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.words import meant
 

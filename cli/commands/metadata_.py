@@ -71,7 +71,7 @@ def metadata_remove_command(
 
 
 def _show_metadata(out: Output, version: Version) -> None:
-    from edl_ckpt.cli.render.recorded import metadata_document, metadata_human, metadata_rows
+    from edl_ckpt.cli.render.metadata import metadata_document, metadata_human, metadata_rows
 
     out.show(lambda: metadata_document(version), metadata_human(version), lambda: metadata_rows(version))
 

@@ -12,7 +12,8 @@ from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.hints import check_clear, check_no_parent, stoppable
 from edl_ckpt.cli.options.rules import RuleOptions
 from edl_ckpt.cli.terminal.output import Output, agreed
-from edl_ckpt.cli.terminal.text import escaped, parse_duration
+from edl_ckpt.cli.terminal.quantities import parse_duration
+from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core.base.errors import (
     AuthError,
     EdlCkptError,

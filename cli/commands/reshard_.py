@@ -11,7 +11,7 @@ from edl_ckpt.cli.options import references
 from edl_ckpt.cli.options.cluster import Cluster, Working
 from edl_ckpt.cli.options.hints import result_location
 from edl_ckpt.cli.terminal.output import Output
-from edl_ckpt.cli.terminal.text import parse_size
+from edl_ckpt.cli.terminal.quantities import parse_size
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import LayoutName
 

@@ -13,7 +13,8 @@ from edl_ckpt.cli.options import formats, references
 from edl_ckpt.cli.options.cluster import Cluster, working
 from edl_ckpt.cli.options.hints import check_no_parent
 from edl_ckpt.cli.terminal.output import Output
-from edl_ckpt.cli.terminal.text import escaped, is_runner, parse_duration
+from edl_ckpt.cli.terminal.quantities import parse_duration
+from edl_ckpt.cli.terminal.text import escaped, is_runner
 from edl_ckpt.core.base.errors import CorruptError, IncompleteError, UsageError
 from edl_ckpt.core.base.words import Level, command
 from edl_ckpt.core.model.versions import State
@@ -73,6 +74,7 @@ def verify_command(
     By default the command reads names, headers and ids. Exit code 3 means that it found errors.
     """
     from edl_ckpt.cli.render import verify as render
+    from edl_ckpt.cli.render.id_file import IdFile
     from edl_ckpt.core.operations.verify.check import verify_versions
     from edl_ckpt.core.operations.verify.fallback import others_of
     from edl_ckpt.core.operations.verify.newest import newest_good
@@ -95,7 +97,7 @@ def verify_command(
     locking = o.locking(out, lock_wait)
     with working(out, cluster, workers) as work:
         take = (lambda done: out.print_json(render.line(done), line=True)) if out.jsonl else lambda _: None
-        taking = render.IdFile(ids).take if ids else None
+        taking = IdFile(ids).take if ids else None
         form = references.resolve_ref(like, out) if like else None
 
         def verified(chosen: Sequence[Version]) -> VerifyRun:

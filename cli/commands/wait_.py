@@ -11,7 +11,8 @@ from edl_ckpt.cli.options.common import Interval, Mode, Place, StallAfter, flag,
 from edl_ckpt.cli.options.hints import parent_error
 from edl_ckpt.cli.options.references import followed_location
 from edl_ckpt.cli.terminal.output import Output
-from edl_ckpt.cli.terminal.text import escaped, parse_limit
+from edl_ckpt.cli.terminal.quantities import parse_limit
+from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.words import meant
 

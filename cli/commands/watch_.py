@@ -17,7 +17,7 @@ from edl_ckpt.cli.manual.marks import LISTS, declared
 from edl_ckpt.cli.options.common import Interval, Place, StallAfter, flag, option
 from edl_ckpt.cli.options.references import followed_location
 from edl_ckpt.cli.terminal.output import Output
-from edl_ckpt.cli.terminal.text import parse_limit
+from edl_ckpt.cli.terminal.quantities import parse_limit
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.interruption import WHOLE
 from edl_ckpt.core.base.words import counted, meant

@@ -10,7 +10,7 @@ from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.cluster import Working, working
 from edl_ckpt.cli.options.hints import half_done, resumable
 from edl_ckpt.cli.terminal.output import Output
-from edl_ckpt.cli.terminal.text import parse_size
+from edl_ckpt.cli.terminal.quantities import parse_size
 from edl_ckpt.core.base.words import LayoutName
 
 if TYPE_CHECKING:

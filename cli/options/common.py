@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 import typer
 
 from edl_ckpt.cli.terminal.output import Output
-from edl_ckpt.cli.terminal.text import parse_duration
+from edl_ckpt.cli.terminal.quantities import parse_duration
 from edl_ckpt.core.base.words import LayoutName
 from edl_ckpt.core.base.words import Mode as ModeName
 

@@ -20,8 +20,8 @@ from edl_ckpt.cli.options.config import COMMAND_LINE_ONLY, stray_variables, user
 from edl_ckpt.cli.options.hints import add_hint
 from edl_ckpt.cli.options.usage import origin
 from edl_ckpt.cli.terminal.output import Output, reported_errors
+from edl_ckpt.cli.terminal.quantities import parse_duration, parse_limit, parse_size
 from edl_ckpt.cli.terminal.secrets import exposed, hide, is_secret
-from edl_ckpt.cli.terminal.text import parse_duration, parse_limit, parse_size
 from edl_ckpt.core.base.errors import EdlCkptError, ReplacedError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.words import meant

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from edl_ckpt.cli.options.common import Mode, option
 from edl_ckpt.cli.terminal.output import Output
-from edl_ckpt.cli.terminal.text import parse_duration, parse_size
+from edl_ckpt.cli.terminal.quantities import parse_duration, parse_size
 from edl_ckpt.core.base.errors import UsageError
 
 if TYPE_CHECKING:

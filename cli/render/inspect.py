@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from edl_ckpt.cli.render.recorded import metadata_table
+from edl_ckpt.cli.render.metadata import metadata_table
 from edl_ckpt.cli.render.shared_tables import first_rows, long_table, shard_table
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import Several, as_dict

@@ -1,4 +1,4 @@
-"""What is recorded with versions, as text, as JSON and as rows: metrics, the matches of an import, and metadata."""
+"""What is recorded with versions, as text, as JSON and as rows: metrics, and the matches of an import."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.documents import Recorded, document_of, picked
+from edl_ckpt.cli.terminal.documents import document_of, picked
 from edl_ckpt.cli.terminal.tables import Cell, Column, Lines, Table, head, styled
 from edl_ckpt.core.base import words
 from edl_ckpt.core.catalog.ranking import best_versions, known_mode
 from edl_ckpt.core.model.versions import Listing, Version
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from edl_ckpt.core.operations.metric_series import ImportPlan
-
 
 _SOME = 8
 BEST = "*"
@@ -135,32 +132,6 @@ def import_human(plan: ImportPlan, *, applied: bool) -> Lines:
         yield styled(f"steps without a version: {steps} (--nearest STEPS matches close ones)")
     if plan.versions_without_metrics:
         yield styled(f"versions without metrics: {words.abridged(plan.versions_without_metrics, _SOME)}")
-
-
-def metadata_document(version: Version) -> dict[str, Any]:
-    """Return `edl-ckpt/metadata/1`."""
-    return document_of("metadata", version, "ref version metadata", version=version.number)
-
-
-def metadata_rows(version: Version) -> list[list[Any]]:
-    """Return a header and one row for each key, by name; a value is JSON."""
-    found = sorted(version.metadata.items())
-    return [["ref", "version", "key", "value"], *([version.ref, version.number, k, Recorded(v)] for k, v in found)]
-
-
-def metadata_human(version: Version) -> Lines:
-    """Yield the version, and a line for each key."""
-    yield head(version.ref)
-    if not version.metadata:
-        yield styled("no metadata; record some with `edl-ckpt metadata set`", "dim")
-        return
-    yield metadata_table(version.metadata)
-
-
-def metadata_table(metadata: Mapping[str, Any]) -> RenderableType:
-    """Return a line for each key, by name: the key, and its value as JSON; a text stands without quotes."""
-    columns = Column("key", "name", title=""), Column("value", "prose", worth=9, title="")
-    return Table(*columns, rows=([Cell(key, "dim"), shown(metadata[key])] for key in sorted(metadata)))
 
 
 def shown(value: Any) -> str:

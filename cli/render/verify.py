@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.render.shared_tables import first_rows
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.documents import Several, as_csv, failure, picked, rows_of, to_json
+from edl_ckpt.cli.terminal.documents import Several, failure, picked, rows_of
 from edl_ckpt.cli.terminal.tables import PIPE, Lines, head, styled
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.words import abridged
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from edl_ckpt.core.kernel.bulk import I64
     from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.verify.fallback import Fallback, Others
     from edl_ckpt.core.operations.verify.findings import Finding, VerifyResult
@@ -41,7 +39,6 @@ _CHECKED = {
     "default": "names, headers and every id were read; values were not",
     "deep": "every id and every value was read",
 }
-
 _SAMPLED = "names, headers, every id and a random {:g}% of the values (seed {}) were read"
 
 
@@ -242,35 +239,6 @@ def _line(finding: Finding) -> RenderableType:
     line.append(f" {finding.code}", "bold")
     line.append(f" [{text.escaped(finding.place)}]" if finding.place else "")
     return line.append(f" {text.escaped(finding.message)}")
-
-
-@dataclass(slots=True)
-class IdFile:
-    """A file of the ids of findings: a line each, of CSV, or of JSON if the file is named so."""
-
-    path: str
-    _begun: bool = False
-
-    def take(self, ref: str, findings: Iterable[tuple[Finding, I64]]) -> None:
-        """Write the ids of a version's findings behind those of others; errors as `write_report`, and nothing then."""
-        from edl_ckpt.core.storage.faults import storage_errors
-
-        is_json = self.path.endswith((".jsonl", ".ndjson"))
-        with storage_errors(self.path), open(self.path, "a" if self._begun else "w", encoding="utf-8") as file:
-            start = file.tell()
-            file.write("" if self._begun or is_json else "table,id,shard,finding,ref\n")
-            try:
-                for finding, ids in findings:
-                    table, rest = [finding.subject], [finding.shard, finding.code, ref]
-                    before, after = f"{as_csv([table])[:-1]},", f",{as_csv([rest])}"
-                    if is_json:
-                        before = to_json({"table": finding.subject, "id": 0})[:-2]
-                        after = f", {to_json(dict(zip(('shard', 'finding', 'ref'), rest, strict=True)))[1:]}\n"
-                    file.write(before + (after + before).join(map(str, ids.tolist())) + after)
-            except BaseException:  # it may be called again for this version
-                file.truncate(start)
-                raise
-        self._begun = True
 
 
 def write_report(path: str, content: str, *, append: bool = False) -> None:

@@ -508,6 +508,11 @@ def _fit_budget(
 
 
 def _entry(version: Version, kept: Sequence[str], going: str, facts: Facts, *, whole: bool) -> PruneEntry:
+    identity = ""
+    if not kept:
+        identity = identify(version, facts)
+    elif whole:
+        identity = identify(version, NO_FACTS)
     return PruneEntry(
         ref=version.ref,
         location=version.location,
@@ -518,7 +523,7 @@ def _entry(version: Version, kept: Sequence[str], going: str, facts: Facts, *, w
         reasons=tuple(dict.fromkeys(kept)) or (going,),
         size_bytes=version.size_bytes if kept else facts.size_bytes(version),
         modified=version.modified,
-        identity=identify(version, NO_FACTS if kept else facts) if whole or not kept else "",
+        identity=identity,
     )
 
 

@@ -243,7 +243,11 @@ def _rule(document: dict[str, Any]) -> Rule:
 
 def check_rule(rule: Rule) -> Rule:
     """Return the rule; UsageError for a number that makes no sense."""
-    amount = rule.seconds if isinstance(rule, Within) else rule.steps if isinstance(rule, EverySteps) else None
+    amount = None
+    if isinstance(rule, Within):
+        amount = rule.seconds
+    elif isinstance(rule, EverySteps):
+        amount = rule.steps
     count = getattr(rule, "count", None)
     if (amount is not None and not amount > 0) or (count is not None and (not isinstance(count, int) or count < 0)):
         raise UsageError(f"a rule that keeps {rule} makes no sense")

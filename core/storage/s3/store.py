@@ -230,7 +230,11 @@ class S3Store(ObjectStore):
 
         Some services take no name, and list from the top.
         """
-        start = {"ContinuationToken": token} if token else {"StartAfter": self._prefix + after} if after else {}
+        start = {}
+        if token:
+            start["ContinuationToken"] = token
+        elif after:
+            start["StartAfter"] = self._prefix + after
         answer = self._top.request_many("list_objects_v2", Prefix=self._prefix, **start)
         named = ((item["Key"].removeprefix(self._prefix), item) for item in answer.get("Contents", ()))
         rows = [_row(name, item) for name, item in named if name]

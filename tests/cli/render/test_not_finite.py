@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edl_ckpt.cli.terminal.output import Output
-from edl_ckpt.cli.terminal.text import parse_duration, parse_size
+from edl_ckpt.cli.terminal.quantities import parse_duration, parse_size
 from edl_ckpt.core import Table, save_checkpoint
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.operations.metric_series import read_series

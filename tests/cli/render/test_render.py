@@ -28,7 +28,7 @@ import documents
 import edl_ckpt.cli.render
 from edl_ckpt.cli.options.config import ConfigFile
 from edl_ckpt.cli.options.settings import Setting, Settings
-from edl_ckpt.cli.render import config, doctor, follow, recorded, written
+from edl_ckpt.cli.render import config, doctor, follow, metadata, recorded, written
 from edl_ckpt.cli.render import diff as render_diff
 from edl_ckpt.cli.render import du as render_usage
 from edl_ckpt.cli.render import get as render_get
@@ -468,9 +468,9 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "listing.document": lambda r: [render_list.document([r.listing])],
     "listing.human": lambda r: [render_list.human([r.listing], 2e9)],
     "listing.rows": lambda r: [render_list.rows([r.listing])],
-    "recorded.metadata_document": lambda r: map(recorded.metadata_document, r.listing.versions),
-    "recorded.metadata_human": lambda r: map(recorded.metadata_human, r.listing.versions),
-    "recorded.metadata_rows": lambda r: [recorded.metadata_rows(replace(r.listing.versions[0], metadata={"lr": 0.05}))],
+    "metadata.metadata_document": lambda r: map(metadata.metadata_document, r.listing.versions),
+    "metadata.metadata_human": lambda r: map(metadata.metadata_human, r.listing.versions),
+    "metadata.metadata_rows": lambda r: [metadata.metadata_rows(replace(r.listing.versions[0], metadata={"lr": 0.05}))],
     "recorded.metrics_document": lambda r: [recorded.metrics_document(r.listing, r.listing.versions)],
     "recorded.metrics_human": lambda r: [recorded.metrics_human(r.listing, r.listing.versions)],
     "recorded.import_document": lambda r: [recorded.import_document(r.matched, applied=True)],
