@@ -80,7 +80,7 @@ _HOMES: Final = {
     "operations.reshard.execute": (
         "ReshardPlan Survey execute_reshard find_resharded plan_reshard prepare_reshard reshard_version survey_ids"
     ),
-    "moving.part_plan": "ReshardSettings settings_for",
+    "moving.settings": "ReshardSettings settings_for",
     "moving.result": "WriteResult",
     "operations.save": "Table save_checkpoint",
     "operations.summary": "CheckpointSummary summarize TableSummary VariableSummary",

@@ -49,9 +49,9 @@ from edl_ckpt.core.model.versions import CheckpointRef as CheckpointRef
 from edl_ckpt.core.model.versions import Listing as Listing
 from edl_ckpt.core.model.versions import State as State
 from edl_ckpt.core.model.versions import Version as Version
-from edl_ckpt.core.moving.part_plan import ReshardSettings as ReshardSettings
-from edl_ckpt.core.moving.part_plan import settings_for as settings_for
 from edl_ckpt.core.moving.result import WriteResult as WriteResult
+from edl_ckpt.core.moving.settings import ReshardSettings as ReshardSettings
+from edl_ckpt.core.moving.settings import settings_for as settings_for
 from edl_ckpt.core.operations.annotate import add_tag as add_tag
 from edl_ckpt.core.operations.annotate import remove_metadata as remove_metadata
 from edl_ckpt.core.operations.annotate import remove_metrics as remove_metrics

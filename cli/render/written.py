@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from edl_ckpt.cli.options.cluster import Working
     from edl_ckpt.core.converting.changes import LeftOut
     from edl_ckpt.core.converting.items import ItemCounts
-    from edl_ckpt.core.moving.part_plan import ReshardSettings
     from edl_ckpt.core.moving.plan import MovePlan
     from edl_ckpt.core.moving.result import WriteResult
+    from edl_ckpt.core.moving.settings import ReshardSettings
     from edl_ckpt.core.operations.copy.execute import CopyResult
     from edl_ckpt.core.operations.copy.plan import CopyPlan
     from edl_ckpt.core.operations.export import ExportedFile, ExportPlan, ExportResult

@@ -57,7 +57,6 @@ class RowPlaces(NamedTuple):
 
     rows: tuple[bulk.I64, bulk.I64]
     ids: tuple[bulk.I64, bulk.I64] | None
-    as_varints: bool = False
 
 
 class Cut(NamedTuple):

@@ -26,7 +26,8 @@ from edl_ckpt.core.converting.rows import CountedRows, Spread
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.shapes import check_dimensions
 from edl_ckpt.core.moving.goal import FileGoal, Rule, TableRules
-from edl_ckpt.core.moving.plan import SourceSurvey, StretchRoute, routes_of, survey_source
+from edl_ckpt.core.moving.plan import StretchRoute, routes_of
+from edl_ckpt.core.moving.survey import SourceSurvey, survey_source
 from edl_ckpt.core.moving.version_input import VersionInput
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.dcp.tables import is_table_name
@@ -159,7 +160,7 @@ def plan_conversion(
 def _rule(destination: Destination, table: OutTable) -> Rule:
     """Return which bucket the rows of a table belong to."""
     spread = destination.spread(table)
-    return Rule(spread or _ONE_BUCKET, destination.varints, by_number=spread is None and table.by_number)
+    return Rule(spread or _ONE_BUCKET, as_varints=False, by_number=spread is None and table.by_number)
 
 
 def _counted(survey: SourceSurvey, table: OutTable, buckets: int) -> CountedRows:

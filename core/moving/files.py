@@ -26,8 +26,9 @@ from edl_ckpt.core.moving.conversion import Conversion
 from edl_ckpt.core.moving.goal import cuts_in
 from edl_ckpt.core.moving.input import Input, Stretch, cast_to
 from edl_ckpt.core.moving.move import Meaning, Movable, Mover, MoveTerms, exceeds_page_cache
-from edl_ckpt.core.moving.part_plan import DenseBytes, MoveTask, TaskRead, choose_settings
+from edl_ckpt.core.moving.parts import DenseBytes, MoveTask, TaskRead
 from edl_ckpt.core.moving.plan import named_stretch
+from edl_ckpt.core.moving.settings import choose_settings
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.reading.blocks import IdPiece
 from edl_ckpt.core.reading.picklable import HeldValue

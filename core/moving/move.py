@@ -33,7 +33,8 @@ from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.kernel.routing import Part
 from edl_ckpt.core.moving.goal import ID_BYTES, Goal, Rule, TableSinks
 from edl_ckpt.core.moving.input import Cast, FileRows, FileValues, Input, PieceCounts, Stretch, read_bytes
-from edl_ckpt.core.moving.part_plan import DenseBytes, ReshardSettings
+from edl_ckpt.core.moving.parts import DenseBytes
+from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdBlock
 from edl_ckpt.core.reading.casts import cast_bytes

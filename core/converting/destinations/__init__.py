@@ -7,13 +7,13 @@ from typing import Final
 
 from edl_ckpt.core.converting.destinations.bundle import ToBundle
 from edl_ckpt.core.converting.destinations.dcp import ToDcp
-from edl_ckpt.core.converting.destinations.elasticdl import ToElasticDL
-from edl_ckpt.core.converting.destinations.interface import Destination, ToDynamicemb, ToTfra
+from edl_ckpt.core.converting.destinations.dynamicemb import ToDynamicemb
+from edl_ckpt.core.converting.destinations.interface import Destination
 from edl_ckpt.core.converting.destinations.safetensors import ToSafetensors
+from edl_ckpt.core.converting.destinations.tfra import ToTfra
 from edl_ckpt.core.converting.destinations.torch_checkpointing import ToTorchCheckpointing
 
 DESTINATIONS: Final[Mapping[str, type[Destination]]] = {
-    each.system: each
-    for each in (ToElasticDL, ToDcp, ToBundle, ToSafetensors, ToTfra, ToDynamicemb, ToTorchCheckpointing)
+    each.system: each for each in (ToDcp, ToBundle, ToSafetensors, ToTfra, ToDynamicemb, ToTorchCheckpointing)
 }
-"""Every system that can be written."""
+"""Every system whose files can be written, besides ElasticDL: a reshard lays out its shards."""

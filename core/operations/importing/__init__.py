@@ -37,8 +37,8 @@ from edl_ckpt.core.cluster.choice import ExecutorLike, check_source, check_targe
 from edl_ckpt.core.converting.changes import FLOATS, ROWS, NameMap, check_table, read_map, tables_of
 from edl_ckpt.core.converting.names import new_names
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.moving.part_plan import ReshardSettings
 from edl_ckpt.core.moving.result import WriteResult
+from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.operations.importing.archives import SYSTEM, check_members
 from edl_ckpt.core.operations.importing.arrays import ARRAY_ENDINGS, ArraySource
 from edl_ckpt.core.operations.importing.rows import IDS_NAME, VECTORS_NAME

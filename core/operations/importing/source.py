@@ -29,10 +29,11 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.tables import TableInfo
 from edl_ckpt.core.moving.input import FileRows, FileValues, Input, SurveyedTable, read_bytes
-from edl_ckpt.core.moving.part_plan import ReshardSettings, settings_for
-from edl_ckpt.core.moving.plan import MovePlan, lay_out_survey, survey_source
+from edl_ckpt.core.moving.plan import MovePlan, lay_out_survey
 from edl_ckpt.core.moving.result import WriteResult
-from edl_ckpt.core.moving.tasks import write_version
+from edl_ckpt.core.moving.run import write_version
+from edl_ckpt.core.moving.settings import ReshardSettings, settings_for
+from edl_ckpt.core.moving.survey import survey_source
 from edl_ckpt.core.proof.duplicates import IdOrder, check_reads
 from edl_ckpt.core.reading.blocks import IdBlock
 from edl_ckpt.core.reading.picklable import FileValue

@@ -36,14 +36,15 @@ from edl_ckpt.core.catalog.uuids import has_no_number
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of, wrapped
 from edl_ckpt.core.commit.publish.disk import replaces_link
 from edl_ckpt.core.converting.changes import Changes, NameMap, Outgoing, outgoing, with_tables
-from edl_ckpt.core.converting.destinations.elasticdl import ToElasticDL
+from edl_ckpt.core.converting.destinations.elasticdl import ShardsHold
 from edl_ckpt.core.converting.destinations.interface import Given
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.versions import CheckpointRef, Version
-from edl_ckpt.core.moving.part_plan import ReshardSettings, choose_settings, settings_for
-from edl_ckpt.core.moving.plan import MovePlan, SourceSurvey, lay_out_survey, survey_source
+from edl_ckpt.core.moving.plan import MovePlan, lay_out_survey
 from edl_ckpt.core.moving.result import WriteResult
-from edl_ckpt.core.moving.tasks import write_version
+from edl_ckpt.core.moving.run import write_version
+from edl_ckpt.core.moving.settings import ReshardSettings, choose_settings, settings_for
+from edl_ckpt.core.moving.survey import SourceSurvey, survey_source
 from edl_ckpt.core.moving.version_input import VersionInput
 from edl_ckpt.core.proof.fingerprint import of_tables, value_bytes
 from edl_ckpt.core.proof.trust import check_trust
@@ -109,7 +110,7 @@ def survey_ids(
     opened = with_tables(checkpoint, names) if names.tables else checkpoint
     given = Given(opened, outgoing(opened, changes), ps_num, number)
     check_ps_num(ps_num)
-    out = ToElasticDL(given).out
+    out = ShardsHold(given).out
     out.check_some(checkpoint.version.ref)
     expect(reporter, total_id_bytes(checkpoint) + 2 * value_bytes(checkpoint))  # they are moved, and proved
     counted_ids = survey_source(VersionInput(opened, out), ps_num, number=number, job=job, piece_bytes=piece_bytes)

@@ -23,7 +23,7 @@ from edl_ckpt.core import (
     verify_version,
 )
 from edl_ckpt.core.cluster.executor import ClusterExecutor
-from edl_ckpt.core.moving.tasks import Move
+from edl_ckpt.core.moving.run import Move
 from edl_ckpt.core.operations.export import Selection, export_version
 from edl_ckpt.core.operations.importing import plan_arrays
 from edl_ckpt.core.operations.importing.source import NamedArrays

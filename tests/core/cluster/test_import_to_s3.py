@@ -24,7 +24,8 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.commit.publish.objects import RemoteOutput
-from edl_ckpt.core.moving.part_plan import PartsPlan, settings_for
+from edl_ckpt.core.moving.parts import PartsPlan
+from edl_ckpt.core.moving.settings import settings_for
 from edl_ckpt.core.operations.export import Selection, export_version
 from edl_ckpt.core.operations.importing import plan_arrays, source
 from edl_ckpt.core.storage.location import Location
@@ -119,7 +120,7 @@ def test_little_memory(
 ) -> None:
     """Parts without memory wait on the local disk; where that has no room, the source is read for each group."""
     with_parts(monkeypatch, 64 << 10)
-    monkeypatch.setattr("edl_ckpt.core.moving.part_plan.WORKER_PART_BYTES", 320 << 10)
+    monkeypatch.setattr("edl_ckpt.core.moving.parts.WORKER_PART_BYTES", 320 << 10)
     if strategy == "grouped":
         monkeypatch.setattr(ClusterExecutor, "check_temporary", Mock(side_effect=UnsupportedError("no room")))
     save_large(tmp_path / "run")

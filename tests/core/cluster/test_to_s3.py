@@ -30,7 +30,7 @@ from edl_ckpt.core import (
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.commit.publish.objects import RemoteOutput
 from edl_ckpt.core.commit.sent_parts import Extent, SharedUpload, SharedUploads
-from edl_ckpt.core.moving.part_plan import PartsPlan
+from edl_ckpt.core.moving.parts import PartsPlan
 from edl_ckpt.core.operations.copy.execute import CopyResult
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.parts import PartMemory
@@ -259,7 +259,7 @@ def test_little_memory(
 ) -> None:
     """Parts without memory wait on the local disk; where that has no room, targets are taken in groups."""
     with_parts(monkeypatch, 128 << 10)
-    monkeypatch.setattr("edl_ckpt.core.moving.part_plan.WORKER_PART_BYTES", 320 << 10)
+    monkeypatch.setattr("edl_ckpt.core.moving.parts.WORKER_PART_BYTES", 320 << 10)
     if strategy == "grouped":
         monkeypatch.setattr(ClusterExecutor, "check_temporary", Mock(side_effect=UnsupportedError("no room")))
     save_large(tmp_path / "run")

@@ -30,13 +30,13 @@ from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.tables import Extent, IdRun, ShardIndex, TableEntry, TableInfo
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.moving import move
-from edl_ckpt.core.moving import plan as planning
+from edl_ckpt.core.moving import survey as planning
 from edl_ckpt.core.moving import version_input as versions
 from edl_ckpt.core.moving.goal import ShardRules
 from edl_ckpt.core.moving.input import PieceCounts, SparsePairs, SurveyedTable
 from edl_ckpt.core.moving.move import Turns
-from edl_ckpt.core.moving.part_plan import ReshardSettings
-from edl_ckpt.core.moving.tasks import Move
+from edl_ckpt.core.moving.run import Move
+from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.moving.version_input import VersionInput
 from edl_ckpt.core.operations.reshard.execute import Survey, plan_reshard
 from edl_ckpt.core.reading.blocks import IdBlock, IdPiece, read_piece

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS
 from edl_ckpt.core.kernel import bulk
-from edl_ckpt.core.moving.part_plan import choose_settings
+from edl_ckpt.core.moving.settings import choose_settings
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.storage.local import LocalStore
 from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from edl_ckpt.core.converting.changes import OutTable
-from edl_ckpt.core.converting.destinations.interface import RawDestination, RawLayout
+from edl_ckpt.core.converting.destinations.raw import RawDestination, RawLayout
 from edl_ckpt.core.converting.rows import CountedRows, RowPlaces
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout

@@ -24,8 +24,8 @@ from edl_ckpt.core.converting.changes import ROWS, Changes, NameMap, left_out_li
 from edl_ckpt.core.converting.items import items_out
 from edl_ckpt.core.moving.conversion import Conversion, plan_conversion
 from edl_ckpt.core.moving.files import FilesMove
-from edl_ckpt.core.moving.part_plan import ReshardSettings
 from edl_ckpt.core.moving.proof import confirm_source, is_changed, prove
+from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.operations.export.formats.arrays import Safetensors
 from edl_ckpt.core.operations.export.interface import (
     STORED,

@@ -14,8 +14,9 @@ from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.tables import TableInfo
 from edl_ckpt.core.moving.input import PieceCounts, SurveyedTable
-from edl_ckpt.core.moving.plan import SourceSurvey, lay_out_survey
+from edl_ckpt.core.moving.plan import lay_out_survey
 from edl_ckpt.core.moving.result import WriteResult
+from edl_ckpt.core.moving.survey import SourceSurvey
 from edl_ckpt.core.operations.export import export_version
 from edl_ckpt.core.operations.importing import as_checkpoint, import_arrays, import_checkpoint
 from edl_ckpt.core.operations.importing.source import ArraysPlan, NamedArrays

@@ -41,7 +41,7 @@ from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.tables import ShardIndex, TableEntry
 from edl_ckpt.core.moving import move
-from edl_ckpt.core.moving import plan as planning
+from edl_ckpt.core.moving import survey as planning
 from edl_ckpt.core.reading import blocks, row_batches
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.state.annotate import MetadataCopies

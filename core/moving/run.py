@@ -1,7 +1,7 @@
 """A move handed out: pieces to the threads of this process, or tasks to other processes.
 
 Threads write files that this process has opened. Other processes write staged files, or send the parts of uploads as
-`part_plan` has planned them. A task names what it reads by itself, because its process has no plan.
+`parts` has planned them. A task names what it reads by itself, because its process has no plan.
 
 Writing a planned version: under the lock, values move once, are proved, and become visible.
 
@@ -37,17 +37,10 @@ from edl_ckpt.core.model.versions import Seal
 from edl_ckpt.core.moving.goal import ShardGoal
 from edl_ckpt.core.moving.input import Input, Stretch
 from edl_ckpt.core.moving.move import Movable, Mover, ShardTerms, exceeds_page_cache
-from edl_ckpt.core.moving.part_plan import (
-    DenseBytes,
-    MoveTask,
-    ReshardSettings,
-    TaskRead,
-    literals_in,
-    part_tasks,
-    plan_parts,
-)
+from edl_ckpt.core.moving.parts import DenseBytes, MoveTask, TaskRead, literals_in, part_tasks, plan_parts
 from edl_ckpt.core.moving.plan import MovePlan, named_stretch, row_marks, stretch_order
 from edl_ckpt.core.moving.result import WriteResult
+from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
 from edl_ckpt.core.proof.read_back import prove_version
 from edl_ckpt.core.proof.values import ValueOptions
