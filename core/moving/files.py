@@ -168,6 +168,9 @@ class FilesMove:
         self.sums.restart()
         expect(self.job.reporter, 2 * plan.size_bytes)  # all is read back
         self.job.reporter.start("writing", plan.size_bytes)
+        is_summed = bool(plan.destination.checksum)
+        if not is_summed:  # before the values, so that the parts of uploads have all of their bytes soon
+            self._write_framing({})
         if output is not None and self.job.executor.is_cluster:
             self._hand_out(output)
         else:
@@ -179,7 +182,12 @@ class FilesMove:
             self._carry(name)
         for file, offset, data in plan.destination.computed:
             self.sinks[file].write(offset, data)
-        for file, offset, data in plan.destination.literals(self._sums()):
+        if is_summed:
+            self._write_framing(self._sums())
+
+    def _write_framing(self, sums: Mapping[tuple[str, int], int]) -> None:
+        """Write all that is no value and no id, given the checksum of each value."""
+        for file, offset, data in self.plan.destination.literals(sums):
             self.sinks[file].write(offset, data)
 
     def _hand_out(self, output: VersionOutput) -> None:

@@ -20,7 +20,7 @@ from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.progress import SILENT, WARNINGS, Reporter
 from edl_ckpt.core.base.several import several
-from edl_ckpt.core.base.words import LayoutName, base_name, counted
+from edl_ckpt.core.base.words import LayoutName, base_name, counted, size
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.catalog.files import alone_at, open_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed, list_versions
@@ -52,7 +52,9 @@ from edl_ckpt.core.sources.steps.names import STEPS
 from edl_ckpt.core.sources.steps.spellings import number_of_directory
 from edl_ckpt.core.state.annotate import MetadataCopies
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.storage.interface import Properties
 from edl_ckpt.core.storage.location import Location, LocationLike
+from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES
 
 _STAYS: Final = "the files are those of {}: tables are split, and other tensors from 1 MiB on"
 
@@ -329,6 +331,7 @@ def _write(
         copies = MetadataCopies(locked.store, reporter=job.reporter)
         is_same = source.key_of_copies == new.key and new.replaces is None
         describe = (lambda drafts: copies.copy(source, drafts)) if is_same else None
+        _warn_of_spool(plan, locked.store.properties, job)
         with kind_of(locked.store).output(locked, new) as output:
             sinks = output.create(list(files.values()))
             directory = locked.store.location.local_path or tempfile.gettempdir()
@@ -346,6 +349,16 @@ def _write(
         if new.layout.system == bundle.system and new.replaces is None:
             note_newest(locked.store, reporter=job.reporter)
     return proved[0], writing
+
+
+def _warn_of_spool(plan: Conversion, target: Properties, job: Job) -> None:
+    """Warn where parts of uploads wait on the local disk: those of files whose framing has checksums of all values."""
+    room = PART_MEMORY_BYTES // 2
+    if target.part_bytes and plan.destination.checksum and plan.size_bytes > room:
+        job.reporter.warn(
+            f"the parts of all uploads take up to {size(plan.size_bytes)}, more than {size(room)} of memory: the others"
+            " wait on the local disk ($TMPDIR) until all checksums are known"
+        )
 
 
 def _planned(plan: Conversion, new: NewVersion, where: Location) -> Version:

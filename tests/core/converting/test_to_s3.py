@@ -21,6 +21,7 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from foreign import SYSTEMS
+from reporters import Recorder
 from s3_fixtures import Bucket
 
 STEPS = [
@@ -146,3 +147,14 @@ def test_a_cluster_does_not_send_to_a_bucket(s3: Bucket, client: Any) -> None:
     with pytest.raises(UnsupportedError, match="only shards of ElasticDL"):
         converted(at(SYSTEMS / "dcp/torchrec", 2), output=s3.url, executor=client)
     assert files_in(s3, "run/") == {}
+
+
+def test_parts_that_wait_are_a_warning(s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files whose framing has checksums of all values wait on the local disk, and the command says so."""
+    monkeypatch.setattr("edl_ckpt.core.operations.convert.PART_MEMORY_BYTES", 2000)
+    for folder, number, waits in (("dcp/torchrec", 2, True), ("safetensors", 200, False)):
+        heard = Recorder()
+        converted(at(SYSTEMS / folder, number), output=f"{s3.url}/{folder}", reporter=heard)
+        assert any("wait on the local disk" in line for line in heard.warnings) == waits
+        converted(at(SYSTEMS / folder, number), output=tmp_path / folder, reporter=(here := Recorder()))
+        assert not any("wait on the local disk" in line for line in here.warnings)
