@@ -79,7 +79,10 @@ def import_command(
     mapped = importing.NameMap(told.rename, tables, id_column, vector_column, key)
     if checkpoint is not None:
         if key or id_column or vector_column:
-            raise UsageError("--key, --id-column and --vector-column are for files, not for a checkpoint")
+            raise UsageError(
+                "--key, --id-column and --vector-column are for files, not for a checkpoint",
+                hint="name its tables and variables with --map and --table",
+            )
         show_shards(
             out,
             "import",

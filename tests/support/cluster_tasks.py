@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.core.base.errors import CorruptError, NotFoundError
 from edl_ckpt.core.base.memory import peak_memory_bytes
-from edl_ckpt.core.cluster import worker
+from edl_ckpt.core.cluster import reach, worker
 from edl_ckpt.core.commit import writers
 from edl_ckpt.core.kernel import bulk
 from waiting import wait_until
@@ -198,9 +198,9 @@ def peak_bytes() -> int:
 
 
 def exchange(name: str, value: Any) -> Any:
-    """Set a name of a worker's module; return the value that it had."""
-    old = getattr(worker, name)
-    setattr(worker, name, value)
+    """Set a name of the module that finds out what a worker reaches; return the value that it had."""
+    old = getattr(reach, name)
+    setattr(reach, name, value)
     return old
 
 

@@ -87,6 +87,10 @@ class OpenedVersion:
         """Return True when it could be read, and no finding is an error."""
         return not self.fault and all(finding.severity != "error" for finding in self.findings)
 
+    def __repr__(self) -> str:
+        found = counted(len(self.findings), "finding")
+        return describe("OpenedVersion", escaped(self.version.ref), counted(len(self.tables), "table"), found)
+
 
 @dataclass(frozen=True, slots=True)
 class SampledTensor:

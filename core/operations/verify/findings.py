@@ -228,7 +228,7 @@ WARNINGS: Final = frozenset(
 )
 """Finding codes that leave a version restorable; all others are errors."""
 _OWN_DTYPE: Final = (
-    "`edl-ckpt reshard` with the same number of servers writes the dtype of the rows everywhere"
+    "`edl-ckpt reshard --force` with the same number of servers writes the dtype of the rows everywhere"
     " (on object storage: with --output)"
 )
 _OTHER_RANKS: Final = (

@@ -23,7 +23,7 @@ from edl_ckpt.core.storage.interface import RangeReader
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.sources.steps.content import Content
 
-about: Final = System("torch", "torch.save", "file", judged_with=("torch 2.13",))
+about: Final = System("torch", "torch.save", "file", writes=True, judged_with=("torch 2.13",))
 system: Final = about.name
 marks: Final = (*ENDINGS, INDEX)
 alone: Final = True

@@ -22,7 +22,9 @@ from edl_ckpt.core.storage.interface import RangeReader
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.sources.steps.content import Content
 
-about: Final = System("torch-checkpointing", "torch_checkpointing", "rank", judged_with=("torch_checkpointing 0.1.1",))
+about: Final = System(
+    "torch-checkpointing", "torch_checkpointing", "rank", writes=True, judged_with=("torch_checkpointing 0.1.1",)
+)
 system: Final = about.name
 marks: Final = ("_0.pt", METADATA)
 alone: Final = True

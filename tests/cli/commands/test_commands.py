@@ -164,8 +164,8 @@ def test_wrong_dtypes_and_their_way_out(tmp_path: Path) -> None:
     assert {f["severity"] for f in found} == {"warning"}
     assert [(f["subject"], f["shard"]) for f in warned] == [("emb_f64", ps_id) for ps_id in range(3)]
     assert "Python servers write float32 in every info" in warned[0]["message"]
-    assert "`edl-ckpt reshard` with the same number of servers" in warned[0]["hint"]
-    result = document("reshard", tmp_path / "run", "--ps", "3")
+    assert "`edl-ckpt reshard --force` with the same number of servers" in warned[0]["hint"]
+    result = document("reshard", tmp_path / "run", "--ps", "3", "--force")
     check = document("verify", tmp_path / "run", "--deep", code=3)  # it has infinities on purpose
     assert check["fingerprint"] == result["fingerprint"]
     assert not {f["code"] for f in check["findings"]} & {"info-dtype-mismatch", "empty-table-form"}

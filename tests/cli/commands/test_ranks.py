@@ -38,7 +38,7 @@ def test_old_names_work(tmp_path: Path) -> None:
         ([], {"EDL_CKPT_RANKS": "3"}),
     ):
         done = edl("reshard", tmp_path, *more, "--dry-run", cwd=None, **env)
-        assert "2 -> 3 PS" in done.stdout
+        assert "2 PS -> 3 PS" in done.stdout
         assert "sets nothing" not in done.stderr
     run = step_run(tmp_path / "steps", (10,))
     for flag in ("--ranks", "--world-size"):

@@ -74,7 +74,7 @@ def test_a_system_can_be_chosen(tmp_path: Path) -> None:
     assert [v["version"] for v in document("list", run, "--system", "dcp")["locations"][0]["versions"]] == [10, 20]
     assert document("inspect", run, "--system", "tensorflow")["ref"] == f"{run}@50"
     assert edl("inspect", f"{run}@50", "--system", "dcp").returncode == 10
-    wrong = edl("list", run, "--system", "torch")
+    wrong = edl("list", run, "--system", "pickle")
     assert wrong.returncode == 2
     assert "dynamicemb, elasticdl, safetensors" in wrong.stderr
 
@@ -213,6 +213,8 @@ def test_systems_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(s["name"], s["writes"]) for s in document("systems")["systems"]] == [
         ("elasticdl", True),
         *((name, True) for name in ("dcp", "tensorflow", "safetensors", "tfra", "dynamicemb")),
+        ("torch-checkpointing", True),
+        ("torch", True),
     ]
     other = type("Other", (), {"systems": ("other",)})
     monkeypatch.setattr("edl_ckpt.core.sources.registry.others", lambda: (other,))

@@ -26,10 +26,15 @@ SMALL = {
     "Selection": "what a person asked for",
     "Guards": "what a person asked for",
     "Tagged": "what a person asked for",
+    "DenseEntry": "plain texts and numbers of one variable",
     "Finding": "three ids at most",
     "PruneEntry": "plain texts and numbers of one version",
     "SavedShard": "plain texts and numbers of one shard",
+    "TableDiff": "plain texts and numbers of one table",
+    "TableEntry": "plain texts and numbers of one table in one shard",
+    "TableSummary": "plain texts and numbers of one table",
     "Target": "plain texts, and a version",
+    "VariableSummary": "plain texts and numbers of one variable",
 }
 """Public dataclasses with fields of any length that keep the `repr` of a dataclass, each with the reason."""
 
