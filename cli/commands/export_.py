@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
 
 _FORMATS = (
-    "checkpoint, safetensors, npz, npy, parquet, torch, tensorflow, dcp, tfra, dynamicemb or torch-checkpointing; for "
-    "one table csv, jsonl, word2vec or projector. Default: by the name of OUTPUT."
+    "checkpoint, safetensors, npz, npy, parquet, torch, tensorflow, dcp, tfra, dynamicemb, torch-checkpointing; for "
+    "one table csv, jsonl, word2vec, projector. Default: by OUTPUT's name."
 )
 
 

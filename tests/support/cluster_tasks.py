@@ -198,9 +198,10 @@ def peak_bytes() -> int:
 
 
 def exchange(name: str, value: Any) -> Any:
-    """Set a name of the module that finds out what a worker reaches; return the value that it had."""
-    old = getattr(reach, name)
-    setattr(reach, name, value)
+    """Set a name of a worker's module, or of the one that looks at what it reaches; return the value that it had."""
+    module = reach if hasattr(reach, name) else worker
+    old = getattr(module, name)
+    setattr(module, name, value)
     return old
 
 

@@ -63,9 +63,10 @@ def named(words: tuple[str, ...], file: str) -> list[str]:
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_file_is_read(words: tuple[str, ...], file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each command that reads a version reads a file; its reference in JSON is the path of the file."""
+    """Each command that reads a version reads a file; what JSON says was read is the path of the file."""
     result = inside(capsys, *named(words, file))
-    assert (result["a"] if words[0] == "diff" else result["ref"]) == file
+    key = {"diff": "a", "reshard": "source"}.get(words[0], "ref")
+    assert result[key] == file
     assert not os.path.exists(".edl-ckpt-0")
 
 

@@ -83,7 +83,7 @@ def test_threads_count_together() -> None:
 
 def test_without_a_reporter_warnings_are_those_of_python(tmp_path: Path) -> None:
     """A warning is an EdlCkptWarning at the line of the caller, so that each line shows it once; progress is silent."""
-    with pytest.warns(EdlCkptWarning, match='written in the design layout') as caught:
+    with pytest.warns(EdlCkptWarning, match="written in the design layout") as caught:
         save_checkpoint(tmp_path / "run", 1, 2, variables={"w": np.ones(3)}, tables={})
     assert [warning.filename for warning in caught] == [__file__]
     assert "save_checkpoint(" in linecache.getline(__file__, caught[0].lineno)
@@ -106,7 +106,7 @@ def test_a_saver_warns_once(tmp_path: Path) -> None:
             for ps_id, saver in enumerate(savers):
                 saver.save(number, {"w": np.ones(3)} if ps_id == variable_owner("w", 2) else {}, {})
     assert [(w.category, w.filename) for w in caught] == [(EdlCkptWarning, __file__)]
-    assert 'written in the design layout' in str(caught[0].message)
+    assert "written in the design layout" in str(caught[0].message)
     assert verify_version(f"{tmp_path}@3").ok
 
 
