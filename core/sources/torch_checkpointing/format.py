@@ -15,7 +15,6 @@ from edl_ckpt.core.sources.interface import NotOfFormatError
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 from edl_ckpt.core.sources.torch.format import words_of
 from edl_ckpt.core.sources.torch.kinds import check_kind
-from edl_ckpt.core.sources.torch_checkpointing.metadata import read_metadata
 from edl_ckpt.core.sources.torch_checkpointing.names import METADATA, RUNNING, files_by_item, lacking
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -46,6 +45,8 @@ def digest(file: RangeReader) -> Digest:
     if file.path.rpartition("/")[2] != METADATA:
         check_kind(file)
         return True
+    from edl_ckpt.core.sources.torch_checkpointing.metadata import read_metadata  # 5 ms: few listings have one
+
     metadata = read_metadata(file)
     files = {item: {str(rank): path for rank, path in ranks.items()} for item, ranks in metadata.files.items()}
     return {"ranks": metadata.ranks, "files": files}
