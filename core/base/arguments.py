@@ -23,7 +23,7 @@ Check = Callable[[Any], bool]
 _NUMBERS: Final[Mapping[type, str]] = {bool: "__index__", int: "__index__", float: "__float__"}
 """What a value has that can be taken for such a number: numbers of numpy and of frameworks have it, too."""
 
-_IN_WORDS: Final = {"int": "a whole number", "float": "a number", "str": "a text"}
+_IN_WORDS: Final = {"int": "a whole number", "float": "a number", "str": "a text", "Mapping": "a mapping"}
 _CALLABLE: Final[Any] = Callable
 _OF_SEVERAL: Final = {"builtins", "collections.abc"}
 """The modules of the collections whose first parameter is the type of an element."""
@@ -42,7 +42,7 @@ def checked(function: Callable[P, Result], home: str) -> Callable[P, Result]:
         for name, value in (*zip(names, args, strict=False), *kwargs.items()) if is_call else ():
             if name in checks and not checks[name](value):
                 annotation = function.__annotations__[name]
-                wanted = _IN_WORDS.get(annotation, annotation)
+                wanted = _IN_WORDS.get(annotation.partition("[")[0], annotation)
                 raise UsageError(f"{function.__name__}: {name} must be {wanted}, got {value!r:.80}")
         return function(*args, **kwargs)
 

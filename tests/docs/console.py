@@ -30,6 +30,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -274,6 +275,9 @@ def demo() -> Path:
 
 _KEEPERS: list[tempfile.TemporaryDirectory[str]] = []
 
+_SETTLED_SECONDS = 0.1
+"""`verify` remembers nothing of a file that is younger than a tick of its file system."""
+
 
 def fresh_demo(directory: Path) -> None:
     """Make a directory in which `edl-ckpt demo` has run a moment ago: pages show the age `now` as long as they can."""
@@ -281,6 +285,7 @@ def fresh_demo(directory: Path) -> None:
     for top, _, names in os.walk(directory):
         for path in (top, *(os.path.join(top, name) for name in names)):
             os.utime(path)
+    threading.Event().wait(_SETTLED_SECONDS)
 
 
 def run_page(lines: Sequence[str]) -> list[Outcome]:

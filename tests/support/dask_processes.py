@@ -21,7 +21,7 @@ _QUIET: Final = {"DASK_LOGGING__DISTRIBUTED": "critical"}
 BLIND: Final = 'mount -t tmpfs none "$0" && exec "$@"'
 """A shell's words: the directory is another one."""
 READ_ONLY: Final = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
-ANOTHER_VERSION: Final = "import edl_ckpt.core; edl_ckpt.core.__version__ = '0.0.9'"
+ANOTHER_VERSION: Final = "import edl_ckpt.core.base.version as v; v.VERSION = '0.0.9'"
 NO_ROOM: Final = "import edl_ckpt.core.cluster.reach as r; r.free_bytes = lambda directory: 10"
 """Stands for a quota of the worker's user."""
 

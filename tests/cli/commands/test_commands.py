@@ -215,7 +215,7 @@ def test_reshard_document(tmp_path: Path) -> None:
         (["reshard", f"{GOLDEN}/multi", "--ps", "2", "--output", "ftp9://x"], 15),
         (["reshard", f"{GOLDEN}/multi", "--ps", "2", "--output", f"{GOLDEN}/README.md"], 10),
         (["reshard", f"{GOLDEN}/multi@20", "--ps", "2", "--output", f"{GOLDEN}/multi"], 16),
-        (["reshard", f"{GOLDEN}/bad/extra-file@7", "--ps", "2"], 16),
+        (["reshard", f"{GOLDEN}/bad/extra-file@7", "--ps", "3"], 16),
         (["list", "nosuch://x"], 15),
         (["list", f"{GOLDEN}/multi", "--storage-option", "secret"], 2),
         (["frobnicate"], 2),

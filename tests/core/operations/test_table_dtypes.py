@@ -302,7 +302,7 @@ def test_reshard_in_place_mends(saver: str, tmp_path: Path) -> None:
     before = verify_version(only(tmp_path / "run"), level="deep")
     hints = {f.hint for f in before.findings if f.code in {"info-dtype-mismatch", "table-dtype-mismatch"}}
     assert len(hints) == 1
-    assert "`edl-ckpt reshard` with the same number of servers" in hints.pop()
+    assert "`edl-ckpt reshard --force` with the same number of servers" in hints.pop()
     result = reshard_version(only(tmp_path / "run"), SERVERS)
     assert result.fingerprint == before.fingerprint
     assert verify_version(only(tmp_path / "run"), level="deep").findings == ()
