@@ -308,7 +308,7 @@ def mutated_pickles(path: Path, count: int, seed: int) -> None:
             open_file(reader)
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 def test_many_mutants(tmp_path: Path) -> None:
     """100,000 damaged files."""
     everything(tmp_path / "x.pt")
