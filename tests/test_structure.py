@@ -34,6 +34,7 @@ SLOW = frozenset(
         "edl_ckpt.core.commit.repair.recovery",
         "edl_ckpt.core.converting.destinations",
         "edl_ckpt.core.model.tables",
+        "edl_ckpt.core.sources.torch_checkpointing.metadata",
     }
 )
 """Our own modules that do, by their many classes: no listing needs the contents of shards, and what only looks at

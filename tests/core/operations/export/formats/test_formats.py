@@ -35,7 +35,16 @@ def run(tmp_path: Path) -> Version:
 
 def test_registry() -> None:
     """Each format has a name of its own and endings of its own; an ending chooses its format, in any case."""
-    assert list(FORMATS) == [*ANYWHERE[:-1], "parquet", "torch", ANYWHERE[-1], "dcp", "tfra", "dynamicemb", "torch-checkpointing"]
+    assert list(FORMATS) == [
+        *ANYWHERE[:-1],
+        "parquet",
+        "torch",
+        ANYWHERE[-1],
+        "dcp",
+        "tfra",
+        "dynamicemb",
+        "torch-checkpointing",
+    ]
     endings = [ending for each in FORMATS.values() for ending in each.traits.endings]
     assert len(endings) == len(set(endings)) >= 11
     for name, each in FORMATS.items():
