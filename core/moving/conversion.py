@@ -118,7 +118,9 @@ def plan_conversion(
     """
     if system not in DESTINATIONS:
         known = ", ".join(DESTINATIONS)
-        raise UnsupportedError(f"nothing is written for {system}; it can be {known}", path=source.version.ref)
+        hint = f"write it for another system: {command('export', source.version.ref, 'OUTPUT', '--format', 'dcp')}"
+        message = f"nothing is written for {system}; it can be {known}"
+        raise UnsupportedError(message, path=source.version.ref, hint=hint)
     if DESTINATIONS[system].exports_only and contents is not None:
         way = command("export", source.version.ref, "OUTPUT", "--format", system, "--ranks", "N")
         hint = f"write another one: {way}"
