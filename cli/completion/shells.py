@@ -34,7 +34,7 @@ class TypedLine(NamedTuple):
 
 def answer(shell: str, arguments: Sequence[str]) -> NoReturn:
     """Print the candidates for a shell, and end. Nothing else is ever printed, and nothing waits for long."""
-    from edl_ckpt.cli.completion.values import asks_remote
+    from edl_ckpt.cli.completion.places import asks_remote
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
