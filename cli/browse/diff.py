@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from edl_ckpt.cli.browse.grid import Grid, ItemRows
 from edl_ckpt.cli.browse.keys import ScreenKey
 from edl_ckpt.cli.browse.page import BACK, CANCEL, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, BrowserPage, SearchPage
-from edl_ckpt.cli.browse.values import BAR, MEASURES
+from edl_ckpt.cli.browse.stats import BAR, MEASURES
 from edl_ckpt.cli.render import diff as render_diff
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Bar, Cell, Column

@@ -1,100 +1,26 @@
-"""Rows of a table and values of a variable, read as they are looked at: a window of them is in memory.
-
-Screens about a table or a variable; one of them has its statistics, with a histogram, read in the background.
-"""
+"""Rows of a table and values of a variable, read as they are looked at."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.cli.browse.grid import Grid, GridRows, ItemRows, Numbers
+from edl_ckpt.cli.browse.grid import Grid, Numbers
 from edl_ckpt.cli.browse.keys import ScreenKey
-from edl_ckpt.cli.browse.page import BACK, CANCEL, COPY, HELP, OPEN, QUIT, REFRESH, BrowserPage
+from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH
+from edl_ckpt.cli.browse.windows import WINDOW_ROWS, WindowPage, WindowRows, whole_number
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.tables import Bar, Cell, Column
-from edl_ckpt.core import Lookup, PageRows, TablePages, TensorStats, sample_rows, tensor_stats
+from edl_ckpt.cli.terminal.tables import Cell, Column
+from edl_ckpt.core import Lookup, PageRows, TablePages, sample_rows
 from edl_ckpt.core.base import words
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.browse.open_version import OpenVersion
     from edl_ckpt.cli.browse.source import BackgroundJob
     from edl_ckpt.core import TableSummary, VariableSummary
-    from edl_ckpt.core.base.progress import Reporter
-
-
-MEASURES = (Column("what", "word", title=""), Column("number", "number", title="", worth=9), Column("", "bar"))
-"""The columns of numbers with their names, and with bars."""
-BAR = 60
-_NUMBER_NAMES = {
-    "minimum": "minimum",
-    "maximum": "maximum",
-    "mean": "mean",
-    "standard deviation": "std",
-    "L2 norm": "l2",
-}
-
-
-class TensorPage(BrowserPage):
-    """A screen about a table or a variable of a version that is open; `kind` says which of them."""
-
-    def __init__(self, opened: OpenVersion, kind: str, name: str) -> None:
-        super().__init__()
-        self._source, self._kind, self._tensor = opened, kind, name
-
-    def reference(self) -> str:
-        """Return the reference of the tensor, as `inspect` and `get` take it."""
-        return self._source.reference(self._kind, self._tensor)
-
-    def action_stats(self) -> None:
-        """Show the statistics of the tensor."""
-        self.app.push_screen(StatsPage(self._source, self._kind, self._tensor))
-
-
-class StatsPage(TensorPage):
-    """Numbers, then a line for each bin of the histogram."""
-
-    keys = (HELP, BACK, QUIT, CANCEL, REFRESH, COPY)
-    about = "Statistics of the finite values, and how many values lie in each interval."
-
-    _found: TensorStats | None = None
-
-    def title_parts(self) -> tuple[str, str]:
-        """Return the tensor, and how many values were read."""
-        elements = f", {text.count(self._found.elements, 'value')}" if self._found else ""
-        return f"{self._source.version.ref} > {self._tensor}", f"statistics{elements}"
-
-    def begin(self) -> None:
-        """Read the values."""
-        self.grid.show(ItemRows(MEASURES, (), list), empty="no statistics yet")
-        self.work("reading values", self._read, self._show)
-
-    def _read(self, reporter: Reporter) -> TensorStats:
-        with self._source.reading() as checkpoint:
-            chosen: dict[str, Any] = {"variables": (), "tables": (), f"{self._kind}s": (self._tensor,)}
-            return tensor_stats(checkpoint, **chosen, reporter=reporter)[0]
-
-    def _show(self, found: TensorStats) -> None:
-        self._found = found
-        self.grid.show(ItemRows(MEASURES, list(_lines(found)), list))
-        self.show_title()
-
-
-def _lines(found: TensorStats) -> Iterator[list[Any]]:
-    measured = ((name, getattr(found, key)) for name, key in _NUMBER_NAMES.items())
-    yield ["values", text.count(found.elements), ""]
-    yield from ([name, "none" if value is None else f"{value:.6g}", ""] for name, value in measured)
-    yield ["zeros", text.count(found.zeros), ""]
-    for name, count in (("NaN", found.nan), ("infinite", found.inf)):
-        yield [name, Cell(text.count(count), "red" if count else ""), ""]
-    largest = max(found.histogram, default=0)
-    for low, high, count in zip(found.edges, found.edges[1:], found.histogram, strict=False):
-        yield [f"{low:.3g} to {high:.3g}", text.count(count), Bar(count, largest, BAR)]
-
 
 GO = ScreenKey("g", "g", "go to id", "go", "go to the row of an id")
 SAMPLE = ScreenKey("m", "m", "sample", "sample", "show 100 rows chosen at random; again: others; esc shows all rows")
@@ -102,7 +28,6 @@ STATS = ScreenKey("s", "s", "statistics", "stats", "read all values: range, mean
 ROW = ScreenKey("colon", ":", "row", "row", "go to a row by its position")
 
 _WINDOW_BYTES: Final = 4 << 20
-_WINDOW_ROWS: Final = 500
 _NUMBERS: Final = 64
 """The numbers of one line, more than any window is wide."""
 _WIDTH: Final = 11
@@ -123,92 +48,6 @@ def numbers(values: npt.NDArray[np.generic]) -> list[str]:
     return [f"{x:>{_WIDTH}.5g}" if isinstance(x, float) else f"{x:>6}" for x in values[:_NUMBERS].tolist()]
 
 
-class WindowRows(GridRows):
-    """Many rows, of which a window is in memory."""
-
-    def __init__(self, columns: Sequence[Column], total: int, make: Callable[[Any, int, int], Sequence[Any]]) -> None:
-        self.columns, self._total, self._make = tuple(columns), total, make
-        self.window = range(0)
-        self.found: Any = None
-
-    def __len__(self) -> int:
-        return self._total
-
-    def row(self, index: int) -> Sequence[Any] | None:
-        """Make a row of what was read; None outside of the window."""
-        return self._make(self.found, index - self.window.start, index) if index in self.window else None
-
-    def wants(self, seen: range, step: int) -> range | None:
-        """Return the rows to read so that those seen have some before and behind them; None when they have."""
-        slack = step // 4
-        low, high = max(seen.start - slack, 0), min(seen.stop + slack, self._total)
-        if not len(seen) or (low >= self.window.start and high <= self.window.stop):
-            return None
-        return range(max(seen.start - step, 0), min(seen.stop + step, self._total))
-
-
-class WindowPage(TensorPage):
-    """A screen with a window on many rows."""
-
-    step = _WINDOW_ROWS
-    _reading: tuple[range, BackgroundJob | None] = range(0), None
-    """The rows that are being read, and the job that does it."""
-
-    def read(self, wanted: range, job: BackgroundJob) -> Any:
-        """Return what the rows of this range are made of; called in a thread."""
-        raise NotImplementedError
-
-    def show_window(self, rows: WindowRows, cursor: int, empty: str) -> None:
-        """Show other rows, and read those that are seen."""
-        self._error = None
-        self.give_up("rows")
-        self.grid.show(rows, cursor=cursor, empty=empty)
-        self.look()
-
-    def on_grid_cursor_moved(self) -> None:
-        """Read the rows that are seen, unless they are there or being read."""
-        self.look()
-
-    def action_row(self) -> None:
-        """Ask for a position."""
-        self.ask("row:", entered=self.go_to)
-
-    def go_to(self, words: str) -> None:
-        """Go to a row by its position."""
-        wanted = _whole(words)
-        if wanted is None or not 0 <= wanted < self.most_rows:
-            self.notice(f"{words!r} is no row: they are 0 to {text.count(max(self.most_rows - 1, 0))}")
-        else:
-            self.grid.move_to(self.line_of(wanted))
-
-    @property
-    def most_rows(self) -> int:
-        """Return how many positions there are."""
-        return len(self.grid.rows)
-
-    def line_of(self, row: int) -> int:
-        """Return the line in which a row begins."""
-        return row
-
-    def look(self) -> None:
-        """Read the rows that are seen, unless they are there."""
-        rows, seen = self.grid.rows, self.grid.seen
-        wanted = rows.wants(seen, self.step) if isinstance(rows, WindowRows) else None
-        if wanted is None or self._error is not None:
-            return
-        reading, by = self._reading
-        if by in self.jobs and seen.start in reading and seen[-1] in reading:
-            return  # whoever scrolls on gets these first
-
-        def show(found: Any) -> None:
-            if rows is self.grid.rows and isinstance(rows, WindowRows):
-                rows.window, rows.found = wanted, found
-                self.grid.redraw()
-
-        job = self.work("reading rows", lambda job: self.read(wanted, job), show, kind="rows")
-        self._reading = wanted, job
-
-
 class TablePage(WindowPage):
     """The rows of a table."""
 
@@ -221,7 +60,7 @@ class TablePage(WindowPage):
         self._pages = TablePages(opened.checkpoint, table.name)
         self._seed: int | None = None
         row_bytes = max(table.size_bytes // max(table.rows, 1), 1)
-        self.step = max(20, min(_WINDOW_ROWS, _WINDOW_BYTES // row_bytes))
+        self.step = max(20, min(WINDOW_ROWS, _WINDOW_BYTES // row_bytes))
 
     def title_parts(self) -> tuple[str, str]:
         """Return the table, and what its header says."""
@@ -255,7 +94,7 @@ class TablePage(WindowPage):
 
     def go(self, words: str) -> None:
         """Go to the row of an id."""
-        wanted = _whole(words)
+        wanted = whole_number(words)
         if wanted is None or not -(2**63) <= wanted < 2**63:
             self.notice(f"{words!r} is not an id")
             return
@@ -424,15 +263,6 @@ class RowPage(LinesPage):
     def read(self, wanted: range, job: BackgroundJob) -> tuple[int, npt.NDArray[np.generic]]:  # noqa: ARG002 - all is there
         """Return the elements, which are there already."""
         return 0, self._vector
-
-
-def _whole(words: str) -> int | None:
-    """Return a whole number as people write it, None for anything else."""
-    plain = words.strip().replace(",", "").replace("_", "")
-    try:
-        return int(plain) if len(plain) < 30 else None
-    except ValueError:
-        return None
 
 
 def _row_cells(found: PageRows | Lookup, number: int, position: int) -> list[Any]:

@@ -313,7 +313,7 @@ class VersionPage(ActionPage):
 
     def action_stats(self) -> None:
         """Show the statistics of the table or variable under the cursor."""
-        from edl_ckpt.cli.browse.values import StatsPage
+        from edl_ckpt.cli.browse.stats import StatsPage
 
         if self._tab < 2 and self.chosen is not None and self._source is not None:
             self.app.push_screen(StatsPage(self._source, TABS[self._tab][:-1], self.chosen.name))
