@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -77,6 +78,15 @@ def test_systems_are_described() -> None:
     for page in SYSTEMS:
         assert f" systems/{page.name}\n" in navigation
         assert len(page.read_text(encoding="utf-8").split()) <= 520, page
+
+
+def test_every_column_has_a_heading() -> None:
+    """A reader with a screen reader hears what each column is: no table has an empty heading."""
+    for page in WRITTEN:
+        lines = page.read_text(encoding="utf-8").splitlines()
+        for heading, rule in itertools.pairwise(lines):
+            if re.fullmatch(r"[ |:-]+", rule) and "|-" in rule and heading.startswith("|"):
+                assert all(cell.strip() for cell in heading.strip().strip("|").split("|")), (page, heading)
 
 
 def test_readme_is_short() -> None:
