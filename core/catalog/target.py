@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from edl_ckpt.core.base.errors import NotFoundError, RefusedError
+from edl_ckpt.core.base.errors import NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.base.words import LayoutName
 from edl_ckpt.core.catalog.entries import grouped
 from edl_ckpt.core.catalog.interest import Interest
@@ -89,6 +89,16 @@ def free_target(
     if chosen.prefix == ELASTICDL.prefix and any(map(is_uuid, names)):
         warnings = (*warnings, f"{location}: has directories named by UUIDs: next to them, ElasticDL's scan crashes")
     return Target(store, chosen, version, directory, None, beside, warnings)
+
+
+def check_number(version: Version, number: int | None) -> None:
+    """Raise UsageError where a version that is written in its own place would get another number."""
+    if number is not None and number != version.number:
+        raise UsageError(
+            f"a version in its own place keeps its number, and does not become {number}",
+            path=version.path,
+            hint="write it to another location with an output",
+        )
 
 
 def check_outside(version: Version, output: Location, *, replaces: bool = False) -> None:

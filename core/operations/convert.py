@@ -24,7 +24,7 @@ from edl_ckpt.core.base.words import LayoutName, base_name, counted, size
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.catalog.files import alone_at, open_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed, list_versions
-from edl_ckpt.core.catalog.target import apart, check_outside, layouts_at, step_numbers
+from edl_ckpt.core.catalog.target import apart, check_number, check_outside, layouts_at, step_numbers
 from edl_ckpt.core.catalog.uuids import has_no_number
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of, wrapped
 from edl_ckpt.core.commit.interface import NewVersion, Written
@@ -273,6 +273,7 @@ def _new_version(version: Version, where: Location, system: str, number: int | N
     if not in_place:
         check_outside(version, where)
     else:
+        check_number(version, number)
         _check_in_place(version, system)
         return NewVersion(version.layout, wanted, "", replaces=version)
     form = replace(STEPS, system=system)

@@ -31,7 +31,7 @@ from edl_ckpt.core.base.progress import SILENT, WARNINGS, Reporter, expect
 from edl_ckpt.core.base.words import LayoutName, counted, describe, escaped
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed, resolve
-from edl_ckpt.core.catalog.target import Target, check_outside, free_target
+from edl_ckpt.core.catalog.target import Target, check_number, check_outside, free_target
 from edl_ckpt.core.catalog.uuids import has_no_number
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of, wrapped
 from edl_ckpt.core.commit.publish.disk import replaces_link
@@ -381,6 +381,7 @@ def _target_of(
         check_outside(version, output)
         return free_target(output, wanted, layout=layout, empty=empty or own)
 
+    check_number(version, number)
     if not version.is_elasticdl:
         raise UnsupportedError(
             f"versions of {version.layout.system} are read, and not written",

@@ -18,6 +18,7 @@ from edl_ckpt.core import (
     Policy,
     Version,
     add_tag,
+    convert_version,
     diff_versions,
     execute_copy,
     list_versions,
@@ -454,3 +455,24 @@ def test_policy_and_wait(tmp_path: Path, make: Make) -> None:
     assert read_policy(str(run)) == Policy((Latest(2),))
     assert prune_locations([str(run)], Policy()).deleted == (f"{run}@10",)
     assert wait_for_version(str(run), timeout_seconds=5.0).version == at(run, 30)
+
+
+@pytest.mark.parametrize("system", [*MAKERS, "elasticdl"])
+@pytest.mark.parametrize("keep_old", [False, True])
+def test_a_version_keeps_its_number_in_its_own_place(tmp_path: Path, system: str, keep_old: bool) -> None:
+    """Another number is refused before anything is written; its own number is no other one."""
+    run = tmp_path / "run"
+    if system == "elasticdl":
+        run.mkdir()
+        save_small(run, 100)
+    else:
+        run = MAKERS[system](tmp_path)
+    newest = numbers(run)[-1]
+    before = tree(run)
+    with pytest.raises(UsageError, match="keeps its number, and does not become 7"):
+        convert_version(at(run, newest), 2, number=7, keep_old=keep_old)
+    assert tree(run) == before
+    if system != "bundles":  # files side by side are replaced by no number
+        convert_version(at(run, newest), 2, number=newest, force=True)
+        check_whole(run, *numbers(run))
+        assert newest in numbers(run)
