@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain, starmap
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -63,7 +63,9 @@ class Completer:
             "tag": lambda: [Candidate(tag, f"tag of {key}") for tag, key in self._glimpse.tags.items()],
             "metric": lambda: [Candidate(name + equals, "metric") for name in self._glimpse.metrics],
             "key": lambda: [Candidate(name + equals, "metadata") for name in self._glimpse.keys],
-            **{kind: partial(self._names, kind) for kind in ("table", "variable")},
+            "table": lambda: self._names("table"),
+            "variable": lambda: self._names("variable"),
+            "name": lambda: self._names("table", "variable"),
             "command": self._pages,
             "page": lambda: [*self._pages(), *(starmap(Candidate, topics) if not self._asked.arguments else ())],
         }
@@ -150,12 +152,13 @@ class Completer:
             yield from (Candidate(tag, f"tag of {key}") for tag, key in seen.tags.items())
             yield from numbers if begun else numbers[:_NEWEST]
 
-    def _names(self, note: str) -> Iterable[Candidate]:
-        """Return the names of tables or variables, as `note` says, in the version that the line names."""
+    def _names(self, *notes: str) -> Iterable[Candidate]:
+        """Return the names of tables, of variables or of both, as `notes` say, in the version that the line names."""
         if self._place is None:
             return []
-        found = self._place.names(self._typed_ref[1], variables=note == "variable")
-        return [Candidate(name, note) for name in getattr(found, f"{note}s")]
+        found = self._place.names(self._typed_ref[1], variables="variable" in notes)
+        named = {"table": found.tables, "variable": found.variables}
+        return [Candidate(name, note) for note in notes for name in named[note]]
 
     @cached_property
     def _glimpse(self) -> glance.Glimpse:

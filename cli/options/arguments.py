@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import UsageError
 
 Value = TypeVar("Value")
+_FILES: Final = (".chkpt", ".ckpt", ".pt", ".pth", ".pth.tar", ".bin", ".safetensors", ".index", ".index.json")
+"""How the names of files end that can be a checkpoint by themselves."""
 
 
 def pair_of(word: str, flag: str, form: str) -> tuple[str, str]:
@@ -28,7 +30,7 @@ def looks_like_ref(word: str, out: Output) -> bool:
     """Return True for a reference among other arguments: a version, a URL, a directory, a storage, or a file."""
     if out.storages is not None and out.storages.split(word)[0]:
         return True
-    is_file = word.endswith((".ckpt", ".chkpt")) and os.path.exists(word)
+    is_file = word.endswith(_FILES) and os.path.exists(word)
     return "@" in word or "://" in word or is_file or os.path.isdir(word)
 
 

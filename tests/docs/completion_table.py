@@ -21,7 +21,7 @@ _OF_OPTION: Final[Mapping[str, str]] = {
     "--after": "version",
     "--best": "metric",
     "--delete": "version",
-    "--drop": "table",
+    "--drop": "name",
     "--drop-tag": "tag",
     "--experiment": "directory",
     "--keep-tag": "tag",

@@ -402,6 +402,7 @@ def test_hostile_names_stay_names(shell: Shell, place: Path) -> None:
         ("edl-ckpt inspect torch@10 --table us", ["user", "user:momentum1"]),
         ("edl-ckpt inspect torch --variable ", ["bias", "over"]),
         ("edl-ckpt edit torch@10 --drop us", ["user", "user:momentum1"]),
+        ("edl-ckpt edit torch@10 --drop ", ["item", "user", "item:momentum1", "user:momentum1", "bias"]),
         ("edl-ckpt get tf@10 --table ite", ["item", "item:freqs"]),
     ],
 )
