@@ -104,7 +104,7 @@ def check_is_no_file(location: Location) -> None:
             "a file, and not the directory of a location",
             path=path,
             hint="if it is a checkpoint, make a version of it: "
-            + command("import", str(path), "LOCATION@VERSION", "--ps", "N"),
+            + command("import", str(path), "LOCATION@VERSION", "--ranks", "N"),
         )
 
 
@@ -115,5 +115,5 @@ def check_in_location(version: Version) -> None:
         raise RefusedError(
             f"a {what} by itself is in no location: it has no metrics, tags, note or seal, and is never replaced",
             path=version.path,
-            hint="make a version of it: " + command("import", version.path, f"LOCATION@{version.version}", "--ps", "N"),
+            hint="make a version of it: " + command("import", version.path, f"LOCATION@{version.version}", "--ranks", "N"),
         )

@@ -82,7 +82,7 @@ def has_no_number(version: Version, target: Location) -> RefusedError:
     return RefusedError(
         f"its number is not known: {metadata if version.uuid else 'its name has none'}",
         path=version.ref,
-        hint="choose one: " + command("import", version.ref, f"{target}@NUMBER", "--ps", str(version.ps_num or "N")),
+        hint="choose one: " + command("import", version.ref, f"{target}@NUMBER", "--ranks", str(version.ps_num or "N")),
     )
 
 

@@ -196,7 +196,7 @@ def _check_content(source: Checkpoint, job: Job, *, sealed: bool = False) -> Non
                 f"Determined's number is {version.version}, and the shards have version {shard.version}",
                 path=version.ref,
                 hint="a copy changes no shard; try: "
-                + command("import", version.ref, f"LOCATION@{version.version}", "--ps", "N"),
+                + command("import", version.ref, f"LOCATION@{version.version}", "--ranks", "N"),
             )
     variables = [variable for shard in source.shards for variable in shard.variables]
     check_texts([variable.name for variable in variables], source.infos.values())

@@ -202,7 +202,7 @@ def _beside_others(version: Version, to: str, beside: frozenset[Layout]) -> Copy
 
 def _instead(version: Version, target: Location | str) -> str:
     """Return the command that writes a version that cannot be copied."""
-    return "try: " + command("reshard", version.ref, "--ps", str(version.ps_num), "--output", str(target))
+    return "try: " + command("reshard", version.ref, "--ranks", str(version.ps_num), "--output", str(target))
 
 
 def _unsealed_entry(version: Version, to: str, there: Version, store: Store) -> CopyEntry:

@@ -83,7 +83,7 @@ def test_a_file_is_no_location(words: tuple[str, ...], file: str, capsys: pytest
     """Each command on a location says that it got a file (10), and how to make a version of it."""
     error = inside(capsys, *named(words, file), code=10)
     assert error["message"] == f"{file}: a file, and not the directory of a location"
-    assert f"edl-ckpt import {file} LOCATION@VERSION --ps N" in error["hint"]
+    assert f"edl-ckpt import {file} LOCATION@VERSION --ranks N" in error["hint"]
     assert os.listdir(".") == [file]
 
 

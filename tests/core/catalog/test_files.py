@@ -172,7 +172,7 @@ def test_a_file_is_no_location(bare: Path) -> None:
         with pytest.raises(NotFoundError, match="a file, and not the directory of a location") as caught:
             use()
         assert caught.value.hint is not None
-        assert f"edl-ckpt import {bare} LOCATION@VERSION --ps N" in caught.value.hint
+        assert f"edl-ckpt import {bare} LOCATION@VERSION --ranks N" in caught.value.hint
     with pytest.raises(UsageError, match="a file has one version"):
         at(f"{bare}@110")
 
