@@ -161,11 +161,14 @@ class Output:
         """Print text on stdout, or on stderr where stdout is for data."""
         import io
 
+        from edl_ckpt.cli.terminal.fingerprints import shortened_line
         from edl_ckpt.cli.terminal.tables import draw
 
         drawing = io.StringIO()
         console = self.console(stderr=stderr, file=drawing)
         stream = sys.stderr if stderr else sys.stdout
+        if stream.isatty() and not self.verbose:  # a pipe gets it whole, as scripts need it
+            renderables = map(shortened_line, renderables)
         draw(renderables, console, charset=charset_of(stream))
         lines = [line.rstrip() for line in drawing.getvalue().rstrip().split("\n")]
         compact = lines[:1] + [line for before, line in pairwise(lines) if before or line]

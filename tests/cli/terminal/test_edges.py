@@ -161,6 +161,20 @@ def test_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_fingerprints_have_twelve_digits_on_a_terminal(tmp_path: Path) -> None:
+    """A pipe, JSON and --verbose have them whole."""
+    run = tmp_path / "run"
+    save_checkpoint(run, 1, 2, variables={"bias": np.ones(3, np.float32)}, tables={})
+    whole = json.loads(edl("verify", run, "--deep", "--json").stdout)["fingerprint"]
+    assert len(whole) >= 69
+    assert whole in edl("diff", run, run).stdout
+    shown = on_terminal("diff", run, run, NO_COLOR="1")[1]
+    assert whole[: 5 + 12] in shown.split()
+    assert whole[: 5 + 13] not in shown
+    assert whole in on_terminal("diff", run, run, "--verbose", NO_COLOR="1", columns=200)[1].split()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize(
     ("columns", "env", "is_ascii"),
     [(30, {}, False), (60, {"TERM": "dumb"}, False), (72, {"LC_ALL": "C"}, True), (80, {"TERM": "vt100"}, False)],
