@@ -115,5 +115,6 @@ def check_in_location(version: Version) -> None:
         raise RefusedError(
             f"a {what} by itself is in no location: it has no metrics, tags, note or seal, and is never replaced",
             path=version.path,
-            hint="make a version of it: " + command("import", version.path, f"LOCATION@{version.version}", "--ranks", "N"),
+            hint="make a version of it: "
+            + command("import", version.path, f"LOCATION@{version.version}", "--ranks", "N"),
         )

@@ -59,7 +59,9 @@ def _check_layouts(store: Store, entry: TrashEntry) -> None:
                 f" in the {layouts} layout: ElasticDL's scan would crash; nothing was restored",
                 path=store.location.url,
                 hint="try: "
-                + command("reshard", version.ref, "--ranks", str(version.ps_num or "N"), "--output", str(store.location))
+                + command(
+                    "reshard", version.ref, "--ranks", str(version.ps_num or "N"), "--output", str(store.location)
+                )
                 if version
                 else None,
             )
