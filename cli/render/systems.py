@@ -31,7 +31,7 @@ def systems_human(systems: Sequence[System]) -> Lines:
         Column("system", worth=9),
         Column("reads"),
         Column("writes"),
-        Column("judged with", "prose", worth=2),
+        Column("tested with", "prose", worth=2),
     )
     can = {True: "yes", False: "-"}
     systems_rows = ([s.name, s.title, can[s.reads], can[s.writes], ", ".join(s.judged_with)] for s in systems)

@@ -77,7 +77,7 @@ def written_human(result: WriteResult) -> Lines:
     if is_same or result.from_ps is None:
         yield from _proved("new version", result.fingerprint)
         return
-    yield styled("proved: the new files read back as intended", "green")
+    yield styled("proved: the new files were read back and compared with the source", "green")
     yield result.fingerprint
     if written:
         yield styled(f"unchanged, by fingerprint: {text.count(len(written), 'name')}", "dim")
@@ -286,7 +286,7 @@ def export_human(result: ExportResult) -> Lines:
     elif result.proved:
         yield from _proved("exported content", result.fingerprint)
     elif result.items.proved:  # under other names, or cast: there is no fingerprint to compare with
-        yield styled("proved: the new files read back as intended", "green")
+        yield styled("proved: the new files were read back and compared with the source", "green")
 
 
 def _items(items: ItemCounts) -> Lines:

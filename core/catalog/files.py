@@ -113,7 +113,7 @@ def check_in_location(version: Version) -> None:
     if version.is_alone:
         what = "file" if version.is_elasticdl else "checkpoint"
         raise RefusedError(
-            f"a {what} by itself is in no location: it has no metrics, tags, note or seal, and is never replaced",
+            f"a single {what}, not the directory of a run: it has no metrics, tags, note or seal, and is not replaced",
             path=version.path,
             hint="make a version of it: "
             + command("import", version.path, f"LOCATION@{version.version}", "--ranks", "N"),

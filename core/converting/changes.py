@@ -470,7 +470,7 @@ def template(checkpoint: Checkpoint) -> str:
 
 def _template(checkpoint: Checkpoint) -> Iterator[str]:
     yield f"# A map of the names of {escaped(checkpoint.version.ref)}."
-    yield "# Change the names on the right; delete lines without a change."
+    yield "# Old name = new name. Edit the right side; lines without a change can be deleted."
     yield "[rename]"
     records = records_of(checkpoint)
     for name in (*checkpoint.table_names, *(name for name in checkpoint.variable_names if name not in records)):

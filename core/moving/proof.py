@@ -52,8 +52,8 @@ def prove(writing: FilesMove, version: Version) -> Proved:
         _check_names(writing, target)
         sketch, sums = read_back(target, chunks, job)
         for name in _different(writing, target, sketch):
-            message, hint = f"{name!r} reads back differently; nothing was published", "suspect the memory or the disk"
-            hint += " of this machine, or a fault of edl-ckpt"
+            message = f"{name!r} reads back differently; nothing was published"
+            hint = "this should not happen: please report it, and check this machine's memory and disk"
             raise EdlCkptError(message, path=version.path, hint=hint)
         names = [version.name_of(shard.file.files[number].path) for shard, number in files]
         sizes = [shard.file.files[number].size_bytes for shard, number in files]

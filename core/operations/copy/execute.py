@@ -541,5 +541,5 @@ def _differs(path: str | None, offset: int | None, detail: str = "") -> EdlCkptE
         f"the written bytes differ from those that were read{detail}; nothing was published",
         path=path,
         offset=offset,
-        hint="suspect the memory or the disk of this machine, or the network",
+        hint="this should not happen: check the memory and the disk of this machine, and the network",
     )

@@ -241,8 +241,8 @@ UNREAD: Final = "unsupported-item"
 """The code of tensors that are not read."""
 HINTS: Final = {
     UNREAD: "edl-ckpt does not read this tensor: its values were not checked, and no command writes them anew",
-    "missing-file": "a job may still be writing this version; if not, its save never finished",
-    "missing-shard": "a job may still be writing this version; if not, its save never finished",
+    "missing-file": "still being written, or the save was interrupted",
+    "missing-shard": "still being written, or the save was interrupted",
     "other-format": "put the file itself in its place; nothing says what it should have",
     "two-systems": "move the files of one system away, unless both are of this step",
     "passed-over": "remove the files that are not meant; loaders may read other ones than edl-ckpt",

@@ -86,7 +86,7 @@ def _check_location(store: Store, version: Version, report: Report) -> None:
 
     for crashing in scan_crashes(store.names(""), inside):
         where = " where a directory lists it first" if "/" in crashing else ""
-        message = f"ElasticDL's scan of the whole location raises an exception on this name{where}"
+        message = f"ElasticDL stops at this name when it looks for the newest version{where}"
         report.add("scan-crash", message, path=version.location.url, subject=crashing)
 
 

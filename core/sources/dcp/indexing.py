@@ -214,8 +214,9 @@ def _add_item(content: Content, index: _ReadIndex, item: _WholeItem) -> None:
         index.stored_in.shard.problems.append(gone)
         return
     for stored_in, one in found:
-        if stored_in.reader is not None and one.end > stored_in.reader.size_bytes:
-            message = f"its item ends at byte {one.end:,} of {stored_in.reader.size_bytes:,}"
+        size_bytes = one.end if stored_in.reader is None else stored_in.reader.size_bytes
+        if one.end > size_bytes:
+            message = f"the file ends at byte {size_bytes:,}; this tensor needs bytes up to {one.end:,}"
             stored_in.shard.problems.append(Problem("values-outside-content", item.name, one.start, message))
             return
     (first, one), shard = found[0], found[0][0].shard

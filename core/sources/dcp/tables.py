@@ -106,7 +106,7 @@ def add_tables(saved: dict[str, SavedTensor]) -> None:
     for name, owners in owned.items():
         one = saved[name]
         if len(owners) > 1:
-            message = f"it may belong to {' or '.join(owners)}, so it is no companion of either"
+            message = f"cannot tell which table this state belongs to: {' or '.join(owners)}"
             problem = Problem("ambiguous-companion", name, one.first.item.start, message, warning=True)
             one.first.stored_in.shard.problems.append(problem)
         elif owners != [name]:

@@ -464,4 +464,4 @@ def test_an_export_under_other_names_says_its_proof(tmp_path: Path) -> None:
     shutil.copytree(SYSTEMS / "dcp/torchrec/step_2", tmp_path / "in/step_2")
     out = edl("export", f"{tmp_path / 'in'}@2", tmp_path / "out", "--format", "dcp", "--rename", "user=member").stdout
     assert "items: 6 proved, 1 carried as bytes" in out
-    assert "proved: the new files read back as intended" in out
+    assert "proved: the new files were read back and compared with the source" in out
