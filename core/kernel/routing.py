@@ -7,6 +7,7 @@ each, so that a checkpoint of thousands of tables costs a few calls and not a fe
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -36,6 +37,7 @@ class Part(IntEnum):
 PART_NUMBERS: Final = len(Part)
 
 
+@functools.lru_cache(1024)  # it is asked for each table in each shard
 def sketch_size(row_bytes: int) -> int:
     """Return how many numbers the sketch of a table has: those of `bulk.new_sketch`."""
     return bulk.LIMBS * (-(-min(row_bytes, bulk.CHUNK_BYTES) // 2) + 1)

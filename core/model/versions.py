@@ -23,6 +23,9 @@ from edl_ckpt.core.model.verdicts import Verdict
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.location import Location
 
+_SUM_DIGITS: Final = 32
+"""The digits of a checksum in hex."""
+
 
 class Chunk(NamedTuple):
     """Bytes [start, end) of a shard, the tensor they belong to, and their checksum in hex; '' until it is known."""
@@ -40,23 +43,26 @@ class Chunk(NamedTuple):
 class PackedChunks(Sequence[Chunk]):
     """The chunks of a shard, with their checksums, in a fifth of their memory; each is made when it is asked for."""
 
-    __slots__ = ("_names", "_numbers", "_sums")
+    __slots__ = ("_ends", "_kinds", "_names", "_numbers", "_starts", "_sums")
 
-    def __init__(self, chunks: Iterable[Chunk]) -> None:
-        self._names: list[str] = []
-        self._numbers = array("q")
-        sums = bytearray()
-        for kind, name, number, start, end, total in chunks:
-            self._names += (kind, name)
-            self._numbers.extend((number, start, end))
-            sums += bytes.fromhex(total)
-        self._sums = bytes(sums)
+    def __init__(self, chunks: Iterable[Chunk], sums: Iterable[str] | None = None) -> None:
+        """Take chunks with their checksums, or with these ones."""
+        columns = list(zip(*chunks, strict=True)) or [()] * len(Chunk._fields)
+        self._kinds, self._names, numbers, starts, ends, own_sums = columns
+        self._numbers, self._starts, self._ends = array("q", numbers), array("q", starts), array("q", ends)
+        self._sums = bytes.fromhex("".join(own_sums if sums is None else sums))
 
     def __repr__(self) -> str:
         return describe("PackedChunks", "", counted(len(self), "chunk"))
 
     def __len__(self) -> int:
-        return len(self._names) // 2
+        return len(self._names)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        sums = self._sums.hex()
+        of_each = (sums[at : at + _SUM_DIGITS] for at in range(0, len(sums), _SUM_DIGITS))
+        columns = self._kinds, self._names, self._numbers, self._starts, self._ends, of_each
+        return map(Chunk._make, zip(*columns, strict=True))
 
     @overload
     def __getitem__(self, index: int) -> Chunk: ...
@@ -66,9 +72,9 @@ class PackedChunks(Sequence[Chunk]):
         if isinstance(index, slice):
             return tuple(self)[index]
         k = range(len(self))[index]
-        kind, name = self._names[2 * k : 2 * k + 2]
-        number, start, end = self._numbers[3 * k : 3 * k + 3]
-        return Chunk(kind, name, number, start, end, self._sums[16 * k : 16 * k + 16].hex())
+        numbers = self._numbers[k], self._starts[k], self._ends[k]
+        size = _SUM_DIGITS // 2
+        return Chunk(self._kinds[k], self._names[k], *numbers, self._sums[size * k : size * (k + 1)].hex())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)

@@ -251,8 +251,13 @@ class ContentSketch:
 
     def add_parts(self, tables: Sequence[str], sums: bulk.U32, parts: bulk.I64) -> None:
         """Add the sketches that `routing` made of parts of these tables."""
-        for name, sketch in zip(tables, routing.sketches(sums, parts), strict=True):
-            self._add(self.tables, name, sketch if name in self.tables else sketch.copy())
+        with self._lock:
+            for name, sketch in zip(tables, routing.sketches(sums, parts), strict=True):
+                own = self.tables.get(name)
+                if own is None:
+                    self.tables[name] = sketch.copy()
+                else:
+                    own += sketch
 
     def add(self, other: ContentSketch) -> None:
         """Add the sums of other parts."""

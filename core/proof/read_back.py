@@ -17,14 +17,7 @@ from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.packing import together
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.words import base_name
-from edl_ckpt.core.model.versions import (
-    PackedChunks,
-    Seal,
-    SealedShard,
-    ShardFile,
-    Version,
-    now_text,
-)
+from edl_ckpt.core.model.versions import Seal, SealedShard, ShardFile, Version, now_text
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, Forms
 from edl_ckpt.core.proof.sealing import cut
 from edl_ckpt.core.proof.values import Marks, ValueOptions, read_back
@@ -88,7 +81,7 @@ def prove_version(
             sketch.add(sums)
             for shard, chunks in zip(shards, chunks_of, strict=True):
                 forms.add(shard)
-                sealed.append(SealedShard(base_name(shard.file.path), shard.file.size_bytes, PackedChunks(chunks)))
+                sealed.append(SealedShard(base_name(shard.file.path), shard.file.size_bytes, chunks))
     except CorruptError as error:
         raise _differs(error.message, error.path or written.path, error.offset) from error
     read = forms.fingerprint(sketch)

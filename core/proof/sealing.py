@@ -135,7 +135,10 @@ def _chunks(
     chunks: list[Chunk] = []
     for start, end in pairwise([*edges, size_bytes]):
         kind, name = of.get(start, ("", ""))
-        inside = ids[bisect_right(ids, start) : bisect_left(ids, end)] if end - start > step else []
+        if start < end <= start + step:  # as nearly all of the many of small tables
+            chunks.append(Chunk._make((kind, name, 0, start, end, "")))
+            continue
+        inside = ids[bisect_right(ids, start) : bisect_left(ids, end)]
         parts = (range(one, two, step) for one, two in pairwise([start, *inside, end]))
         bounds = [*chain.from_iterable(parts), end]
         chunks += [Chunk(kind, name, number, *two) for number, two in enumerate(pairwise(bounds))]
@@ -370,15 +373,20 @@ class ChunkSums:
         view = memoryview(data)
         if reader.path in self._literals:
             self._compare(reader.path, offset, view)
-        for number, start, end in self._among(reader.path, offset, offset + len(view)):
-            part = view[start - offset : end - offset]
-            chunk = self._files[reader.path][1][number]
-            if len(part) == chunk.end - chunk.start and number not in self._arriving[reader.path]:
-                self._whole[reader.path][number] = self._whole[reader.path][number] or checksum(part)
+        if reader.path not in self._files:
+            return
+        chunks, whole, arriving = self._files[reader.path][1], self._whole[reader.path], self._arriving[reader.path]
+        end = offset + len(view)
+        for number in self._among(reader.path, offset, end):
+            chunk = chunks[number]
+            start, stop = chunk.start, chunk.end
+            if offset <= start and stop <= end and number not in arriving:  # as nearly all of small tables
+                whole[number] = whole[number] or checksum(view[start - offset : stop - offset])
                 continue
+            part = view[max(start, offset) - offset : min(stop, end) - offset]
             state = self._state(reader.path, number)
             with state.lock:
-                self._take(state, chunk, start, part)
+                self._take(state, chunk, max(start, offset), part)
 
     def _compare(self, path: str, offset: int, view: memoryview) -> None:
         """Compare bytes with the literals of their file."""
@@ -409,17 +417,13 @@ class ChunkSums:
                 states[number] = _Arriving(self._files[path][1][number].start)
             return states[number]
 
-    def _among(self, path: str, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the numbers of the chunks that have some of the bytes [start, end) of a file, and which of them."""
-        if path not in self._files:
-            return
-        chunks = self._files[path][1]
-        for number in range(max(bisect_right(self._starts[path], start) - 1, 0), len(chunks)):
-            chunk = chunks[number]
-            if chunk.start >= end:
-                return
-            if start < chunk.end:
-                yield number, max(start, chunk.start), min(end, chunk.end)
+    def _among(self, path: str, start: int, end: int) -> range:
+        """Return the numbers of the chunks that have some of the bytes [start, end) of a file."""
+        starts, chunks = self._starts[path], self._files[path][1]
+        first = max(bisect_right(starts, start) - 1, 0)
+        if first < len(chunks) and chunks[first].end <= start:
+            first += 1
+        return range(first, bisect_left(starts, end, first))
 
     def _take(self, state: _Arriving, chunk: Chunk, start: int, part: memoryview) -> None:
         if state.is_lost or start < state.at:  # what came twice is passed over
@@ -477,13 +481,13 @@ class ChunkSums:
                     for at in range(start, end, _GAP_BYTES):
                         self.add(reader, at, reader.read(at, min(_GAP_BYTES, end - at)))
                     continue
-                for number, _, _ in self._among(reader.path, start, end):
+                for number in self._among(reader.path, start, end):
                     self._state(reader.path, number).is_lost = True
 
         places = ((shard, number) for shard in checkpoint.shards for number in range(len(shard.file.files)))
         run_all(add, places, workers)
 
-    def finish(self, path: str, *, workers: int = 1) -> list[Chunk]:
+    def finish(self, path: str, *, workers: int = 1) -> PackedChunks:
         """Return the chunks of a file with the checksums of its bytes; what did not come of them is read now."""
         reader, chunks = self._files[path]
         if path in self._literals and self._compared[path] != self._literals[path].size_bytes:
@@ -492,9 +496,9 @@ class ChunkSums:
         for number, state in self._arriving[path].items():
             if not found[number] and self._complete(reader, state, chunks[number]):
                 found[number] = state.sum.hexdigest()
-        done = [Chunk(*chunk[:-1], text) for chunk, text in zip(chunks, found, strict=True)]
-        again = iter(sums_of(reader, [chunk for chunk in done if not chunk.sum], workers=workers))
-        return [chunk if chunk.sum else next(again) for chunk in done]
+        rest = [chunk for chunk, total in zip(chunks, found, strict=True) if not total]
+        again = iter(sums_of(reader, rest, workers=workers))
+        return PackedChunks(chunks, (total or next(again).sum for total in found))
 
 
 def _between(

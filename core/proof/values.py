@@ -25,7 +25,7 @@ from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk, routing
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import Extent
-from edl_ckpt.core.model.versions import Chunk
+from edl_ckpt.core.model.versions import Chunk, PackedChunks
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
 from edl_ckpt.core.proof.sealing import ChunkSums
 from edl_ckpt.core.reading.blocks import (
@@ -340,7 +340,7 @@ def read_back(
     literals: Mapping[str, Literals] | None = None,
     total_bytes: int | None = None,
     marks: Marks | None = None,
-) -> tuple[ContentSketch, list[list[Chunk]]]:
+) -> tuple[ContentSketch, list[PackedChunks]]:
     """Read every byte of an opened version once; return the sketch of its values, and the chunks of its files.
 
     `literals` are what each file must have besides values and ids, by its path. Tasks are those of a version with
@@ -408,6 +408,10 @@ class Bundles(NamedTuple):
             found[bundle.shard.file.ps_id].append((bundle.start, bundle.end))
         return found
 
+    def has_all(self, checkpoint: Checkpoint) -> bool:
+        """Say whether all rows are in these parts: then there are none to count."""
+        return sum(len(each.entries) for each in self.bundles) == sum(len(shard.tables) for shard in checkpoint.shards)
+
     def others(self, checkpoint: Checkpoint, places: Iterable[IdsAt]) -> Iterator[IdsAt]:
         """Yield the places that are in none of these parts."""
         return (place for place in places if not is_small(place.entry(checkpoint), self.times))
@@ -429,7 +433,8 @@ def _sketch(
         rows = list(marked_at(checkpoint, marks(), size))
     else:
         wanted = ids_at(checkpoint, size, values=True, piece_bytes=pieces, above=small.times)
-        rows = count_rows(checkpoint, wanted, job, piece_bytes=pieces, above=small.times)
+        counted_rows = partial(count_rows, checkpoint, wanted, job, piece_bytes=pieces, above=small.times)
+        rows = [] if small.has_all(checkpoint) else counted_rows()
     return read_values(checkpoint, chain(small.options.dense_at(checkpoint, size), rows), job, small, sums).sketch
 
 

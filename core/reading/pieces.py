@@ -254,11 +254,12 @@ def is_small(entry: TableEntry, times: int = 1) -> bool:
 
     It may be so many times as large as what is small for every caller; with 0 no part is small.
     """
-    if len(entry.ids) != 1 or not 0 < entry.rows <= entry.ids[0].end - entry.ids[0].start:
+    if len(entry.ids) != 1:
         return False
-    run = entry.ids[0]
-    is_after = run.file == entry.values.file == 0 and entry.values.end <= run.start
-    return is_after and run.encoding is _VARINT and run.end - entry.offset <= SMALL_BYTES * times
+    (run,), values = entry.ids, entry.values
+    if run.end - entry.offset > SMALL_BYTES * times or not 0 < entry.rows <= run.end - run.start:
+        return False
+    return run.encoding is _VARINT and run.file == values.file == 0 and values.end <= run.start
 
 
 def cut_piece(checkpoint: Checkpoint, piece: IdPiece, piece_bytes: int) -> Iterator[IdPiece]:

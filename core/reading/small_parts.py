@@ -31,7 +31,7 @@ class Bundle:
     @property
     def value_bytes(self) -> int:
         """Return the bytes of all values."""
-        return sum(entry.values.size_bytes for entry in self.entries)
+        return sum(entry.values.end - entry.values.start for entry in self.entries)
 
     def parts(self, sums: Sequence[int]) -> bulk.I64:
         """Return the parts for `routing`, in the bytes of the bundle; `sums` is where their sketches begin."""

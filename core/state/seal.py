@@ -79,7 +79,7 @@ def seal_bytes(seal: Seal) -> bytes:
     out = BytesIO()
     out.write(_utf8(f'{_spaced(document)[:-1]}, "shards": ['))
     for number, shard in enumerate(seal.shards):
-        chunks = [[c.kind, c.name, c.start, c.end, c.sum] for c in shard.chunks]
+        chunks = [(kind, name, start, end, total) for kind, name, _, start, end, total in shard.chunks]
         some = {"name": shard.name, "size_bytes": shard.size_bytes, "chunks": chunks}
         digest.update(f"{',' if number else ''}{_compact(some)}".encode("ascii"))
         out.write(_utf8(f"{', ' if number else ''}{_spaced(some)}"))
