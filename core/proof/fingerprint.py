@@ -110,7 +110,7 @@ class Forms:
             if variable.name not in self._without:
                 self.add_variable(variable.name, variable.dtype, variable.shape)
         for name, info in {info.name: info for info in shard.infos}.items():
-            form = self._tables.setdefault(name, _TableForm())
+            form = self._form(name)
             form.info = form.info or info
         for entry in shard.tables:
             self._add_rows(entry.name, entry.dim, entry.rows, entry.dtype.name if entry.dtype else "")
@@ -123,11 +123,18 @@ class Forms:
 
     def add_table(self, name: str, *, dim: int, rows: int, dtype: DType, initializer: str) -> None:
         """Add a table: all its rows, each of `dim` elements."""
-        self._tables.setdefault(name, _TableForm()).info = TableInfo(name, dim, initializer)
+        self._form(name).info = TableInfo(name, dim, initializer)
         self._add_rows(name, dim, rows, dtype.name if rows else "")
 
+    def _form(self, name: str) -> _TableForm:
+        """Return what is known of a table."""
+        form = self._tables.get(name)
+        if form is None:
+            form = self._tables[name] = _TableForm()
+        return form
+
     def _add_rows(self, name: str, dim: int, rows: int, dtype: str) -> None:
-        form = self._tables.setdefault(name, _TableForm())
+        form = self._form(name)
         form.rows += rows
         if not form.dtype and dtype:
             form.dim, form.dtype = dim, dtype

@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 
 from edl_ckpt.core.base.numbers import MalformedError
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk
-from edl_ckpt.core.model.tables import Extent, IdRun, TableInfo
+from edl_ckpt.core.model.dtypes import TF_DTYPES
+from edl_ckpt.core.model.tables import Extent, IdRun, TableEntry, TableInfo
 from edl_ckpt.core.model.versions import ShardFile
 from edl_ckpt.core.sources.elasticdl import wire
 from edl_ckpt.core.sources.elasticdl.small_messages import read_info, read_shape
@@ -63,13 +64,17 @@ class RawTensor:
     """True where a map entry has no tensor."""
 
 
+Part: TypeAlias = Field | RawTensor | TableInfo | TableEntry
+"""A part of the model. A table that only v4 can have, and in which nothing is missing, is an entry already."""
+
+
 @dataclass(slots=True)
 class Draft:
     """A shard whose fields are known, but not yet its generation."""
 
     file: ShardFile
     cursor: Cursor
-    fields: list[Field | RawTensor | TableInfo] = field(default_factory=list)
+    fields: list[Part] = field(default_factory=list)
     """Those that are parts of the model; what v4 writes in its usual form is read already."""
     edges: list[int] = field(default_factory=list)
     """The offset of every top-level field."""
@@ -78,7 +83,7 @@ class Draft:
     version: int = 0
     infos: list[TableInfo] = field(default_factory=list)
     dense: list[RawTensor] = field(default_factory=list)
-    tables: list[RawTensor] = field(default_factory=list)
+    tables: list[RawTensor | TableEntry] = field(default_factory=list)
     unknown: list[tuple[int, int]] = field(default_factory=list)
 
     def note_unknown(self, found: Field) -> None:
@@ -114,7 +119,7 @@ def draft_shard(file: ShardFile, cursor: Cursor) -> Draft:
     return draft
 
 
-def _add_fields(draft: Draft, parts: Sequence[Field | RawTensor | TableInfo], hint: frozenset[str]) -> None:
+def _add_fields(draft: Draft, parts: Sequence[Part], hint: frozenset[str]) -> None:
     """Keep parts of the model, and what they show of the generation."""
     if hint and not hint & draft.candidates:
         raise draft.cursor.corrupt("the fields belong to different wire generations", parts[0].offset)
@@ -137,12 +142,12 @@ def _walk_usual(draft: Draft, at: int) -> int:
         return at
     found = np.empty((_ENTRIES_AT_ONCE, _ENTRY_NUMBERS), np.int64)
     count = bulk.kernel.walk_entries(memoryview(window)[at - base :], at, draft.cursor.size_bytes, found)
-    parts: list[RawTensor | TableInfo] = []
+    parts: list[RawTensor | TableInfo | TableEntry] = []
     with suppress(MalformedError, UnicodeDecodeError):
         for kind, offset, end, name, name_end, dtype, first, second, *places in found[:count].tolist():
             values, values_end, ids, ids_end = places
             if kind == 2:
-                part: RawTensor | TableInfo = _parse_info(window[second - base : end - base], offset)
+                part: RawTensor | TableInfo | TableEntry = _parse_info(window[second - base : end - base], offset)
             elif kind == 3:
                 text = window[name - base : name_end - base].decode("utf-8")
                 shape, fault = _parse_shape(window[first - base : second - base])
@@ -152,7 +157,11 @@ def _walk_usual(draft: Draft, at: int) -> int:
             else:
                 text = sys.intern(window[name - base : name_end - base].decode("utf-8"))  # every shard has it
                 runs = (IdRun(ids, ids_end),) if ids_end else ()
-                part = RawTensor(text, offset, dtype, (first, second), Extent(values, values_end), runs)
+                extent, known = Extent(values, values_end), TF_DTYPES.get(dtype)
+                if known is not None and first and values_end - values == first * second * known.itemsize > 0:
+                    part = TableEntry(text, known, second, first, extent, runs, offset)
+                else:
+                    part = RawTensor(text, offset, dtype, (first, second), extent, runs)
             parts.append(part)
             at = end
     if parts:
@@ -199,20 +208,20 @@ def fill_draft(draft: Draft, family: str) -> None:
         first = draft.fields[0].offset if draft.fields else 0
         own = "/".join(sorted(draft.candidates))
         raise cursor.corrupt(f"this shard has wire generation {own}, the others have {family}", first)
-    readers, tensors = _READERS[family], list[RawTensor]()
+    readers, tensors = _READERS[family], list[RawTensor | TableEntry]()
     for field_ in draft.fields:
-        part = (
-            readers[field_.number](draft, field_) if isinstance(field_, Field) and field_.number in readers else field_
-        )
+        part = field_
+        if isinstance(part, Field) and part.number in readers:
+            part = readers[part.number](draft, part)
         if isinstance(part, TableInfo):
             draft.infos.append(part)
-        elif isinstance(part, RawTensor):
-            tensors.append(part)
-        else:
+        elif isinstance(part, Field):
             draft.note_unknown(part)
+        else:
+            tensors.append(part)
     named = {info.name for info in draft.infos} if family == "v1" else set[str]()  # there tables may have no ids
     draft.tables = [t for t in tensors if t.ids is not None or t.name in named]
-    draft.dense = [t for t in tensors if t.ids is None and t.name not in named]
+    draft.dense = [t for t in tensors if isinstance(t, RawTensor) and t.ids is None and t.name not in named]
 
 
 def _dense(draft: Draft, found: Field) -> RawTensor:

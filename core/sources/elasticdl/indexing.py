@@ -154,16 +154,22 @@ def _dtype_numbers(drafts: Sequence[Draft], family: str) -> tuple[dict[int, DTyp
         return TF_DTYPES, family, False
     if family == "v0":
         return OLD_DTYPES, "v0", False
-    tensors = [t for draft in drafts for t in (*draft.dense, *draft.tables) if t.dtype_number is not None]
+    raw = [tensor for draft in drafts for tensor in _raw(draft)]
+    tensors = [tensor for tensor in raw if tensor.dtype_number is not None]
     old = all(_agrees(t, OLD_DTYPES) for t in tensors)
     new = all(_agrees(t, TF_DTYPES) for t in tensors)
     # A table without rows was saved as an empty float64 array: dtype number 7 in v1, 2 in v2.
-    empty = {t.dtype_number for draft in drafts for t in draft.tables if t.shape == (0,)}
+    empty = {t.dtype_number for draft in drafts for t in _raw(draft)[len(draft.dense) :] if t.shape == (0,)}
     if new and (not old or (2 in empty and 7 not in empty)):
         return TF_DTYPES, "v2", False
     if empty & {2, 7}:
         return OLD_DTYPES, "v1", False
     return OLD_DTYPES, "v1", new and old
+
+
+def _raw(draft: Draft) -> list[RawTensor]:
+    """Return the variables of a draft, then its tables, but for those that are entries already, as in v4."""
+    return [tensor for tensor in (*draft.dense, *draft.tables) if isinstance(tensor, RawTensor)]
 
 
 def _agrees(tensor: RawTensor, dtypes: dict[int, DType]) -> bool:
@@ -183,15 +189,15 @@ def _finish(draft: Draft, dtypes: dict[int, DType], generation: str, *, ambiguou
         if tensor.name in variables:
             problems.append(_twice(tensor, "variable"))
         variables[tensor.name] = DenseEntry(tensor.name, dtype, tensor.shape, tensor.values, tensor.offset)
-    for tensor in draft.tables:
-        entry = _table(tensor, dtypes, draft.family, problems)
+    for part in draft.tables:
+        entry = part if isinstance(part, TableEntry) else _table(part, dtypes, draft.family, problems)
         if entry is None:
             continue
         if entry.name in tables:
-            problems.append(_twice(tensor, "table"))
+            problems.append(_twice(part, "table"))
         tables[entry.name] = entry
     if ambiguous:
-        problems += _ambiguous([*draft.dense, *draft.tables])
+        problems += _ambiguous(_raw(draft))
     return ShardIndex(
         draft.file,
         draft.version,
@@ -215,7 +221,7 @@ def _ambiguous(tensors: Iterable[RawTensor]) -> Iterator[Problem]:
             yield Problem("ambiguous-dtype", tensor.name, tensor.offset, f"dtype number {number} means {meaning}")
 
 
-def _twice(tensor: RawTensor, kind: str) -> Problem:
+def _twice(tensor: RawTensor | TableEntry, kind: str) -> Problem:
     return Problem("duplicate-variable", tensor.name, tensor.offset, f"this shard has the {kind} twice")
 
 

@@ -175,7 +175,8 @@ class VersionLayout:
         """Return what a shard has besides values and ids, to the byte."""
         front = self.front(ps_id)
         values_at, ids_at = self._values_at[:, ps_id], self._ids_at[:, ps_id]
-        values_end = values_at + np.array([t.rows[ps_id] for t in self._tables], np.int64) * self._row_bytes()
+        rows = np.array([t.rows[ps_id] for t in self._tables], np.int64)
+        values_end = values_at + rows * self._forms[1][:, 1] * self._forms[1][:, 2]
         starts = np.stack([self.tables_at[:-1, ps_id], values_end], 1).reshape(-1)
         ends = np.stack([values_at, ids_at], 1).reshape(-1)
         places = np.cumsum(ends - starts).reshape(-1, 2)
@@ -188,6 +189,14 @@ class VersionLayout:
             np.concatenate([np.frombuffer(b"".join(data for _, data in front), np.uint8), heads]),
         )
 
+    @functools.cached_property
+    def _forms(self) -> tuple[bytes, bulk.I64]:
+        """Return the names of all tables, and where each ends, its dim, its itemsize and dtype: int64 [tables, 4]."""
+        names = [table.info.name.encode() for table in self._tables]
+        ends, some = accumulate(map(len, names)), zip(self._tables, self._dtypes, strict=True)
+        forms = [(end, t.info.dim, d.itemsize, d.tf_enum) for end, (t, d) in zip(ends, some, strict=True)]
+        return b"".join(names), np.array(forms, np.int64).reshape(-1, 4)
+
     def put_heads(
         self, tables: slice, values_at: bulk.I64, ids_at: bulk.I64, out: bulk.U8, *, shards: slice = slice(None)
     ) -> None:
@@ -197,15 +206,12 @@ class VersionLayout:
         """
         some = self._tables[tables]
         if bulk.kernel is not None and some:
-            rows, id_bytes = (
-                np.stack(each) for each in zip(*((t.rows[shards], t.id_bytes[shards]) for t in some), strict=True)
-            )
-            names = [table.info.name.encode() for table in some]
-            dtypes = self._dtypes[tables]
-            ends = accumulate(map(len, names))
-            forms = [(end, t.info.dim, d.itemsize, d.tf_enum) for end, t, d in zip(ends, some, dtypes, strict=True)]
+            rows = np.concatenate([table.rows[shards] for table in some])
+            id_bytes = np.concatenate([table.id_bytes[shards] for table in some])
+            names, forms = self._forms
+            before = int(forms[tables.start - 1, 0]) if tables.start else 0
             places = np.ascontiguousarray(values_at), np.ascontiguousarray(ids_at)
-            bulk.kernel.put_heads(b"".join(names), np.array(forms, np.int64), rows, id_bytes, *places, out)
+            bulk.kernel.put_heads(names[before:], forms[tables] - [before, 0, 0, 0], rows, id_bytes, *places, out)
             return
         for table, of_table in zip(some, np.stack([values_at, ids_at], 2).tolist(), strict=True):
             number = self._number[table.info.name]
