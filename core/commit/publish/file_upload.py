@@ -11,6 +11,7 @@ from typing import Final
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.parallel import run_all
+from edl_ckpt.core.sources.registry import completes
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, has_parts
 from edl_ckpt.core.storage.local import LocalReader
 from edl_ckpt.core.storage.parts import PartMemory, least_part
@@ -129,9 +130,12 @@ class Ahead:
             if size_bytes > UPLOAD_BYTES:
                 send(relative)
         run_all(send, sorted(name for name, size_bytes in sizes.items() if size_bytes <= UPLOAD_BYTES), _UPLOADS)
-        objects = [*self.others.values(), *(self._files[relative].item for relative in files)]
+        objects = dict(self.others) | {relative: self._files[relative].item for relative in files}
+        indexes = [item for name, item in objects.items() if completes(name)]
+        others = [item for name, item in objects.items() if not completes(name)]
         with COMMIT:
-            run_all(lambda item: item.complete(replace=replace), objects, _UPLOADS)
+            for group in (others, indexes):  # after a kill in between no reader takes it for whole
+                run_all(lambda item: item.complete(replace=replace), group, _UPLOADS)
 
     def close(self) -> None:
         """Stop what is still being sent, and abort what was not made visible."""

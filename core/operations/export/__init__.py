@@ -135,9 +135,8 @@ def _is_whole_bundle(request: ExportRequest) -> bool:
     """
     chosen = request.selection
     is_plain = chosen == Selection(chosen.tables, chosen.variables, chosen.dtype) and not request.partial
-    is_local = request.goal.local_path is not None and request.cluster is None
     is_bundle = request.version.layout.system == Bundle.traits.name
-    return request.ranks is not None or (is_bundle and is_plain and is_local and request.limit is None)
+    return request.ranks is not None or (is_bundle and is_plain and request.cluster is None and request.limit is None)
 
 
 def _cluster_of(executor: ExecutorLike | None, request: ExportRequest) -> ClusterExecutor | None:

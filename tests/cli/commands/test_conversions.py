@@ -228,7 +228,7 @@ def test_numbers_of_ranks(run: Path, out: Path, number: str) -> None:
 
 
 def test_places_that_an_export_does_not_take(run: Path, tmp_path: Path, out: Path) -> None:
-    """What exists, the source itself, what is in it or around it, a stream and a URL are refused, with --force too."""
+    """What exists, the source itself, what is in it or around it, and a stream are refused, with --force too."""
     export = ("export", f"{run}@10", "--format", "tfra", "--table", "user")
     assert edl(*export, out).returncode == 0
     refused(run, *export, out, code=16, words="exists already; nothing was changed")
@@ -236,7 +236,6 @@ def test_places_that_an_export_does_not_take(run: Path, tmp_path: Path, out: Pat
     refused(run, *export, run / "version-10/sub", code=16, words="is among checkpoints")
     for place in (run, run / "version-10", run.parent):
         refused(run, *export, place, "--force", code=16, words="the version to read is there")
-    refused(run, *export, "s3://bucket/x", code=15, words="files of other systems are written to a disk")
     refused(run, *export, "-", code=2, words="a stream takes one")
     torch = step_run(tmp_path / "torch", (2,))
     for name in ("step_2/sub", "step_2"):

@@ -14,10 +14,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import ClassVar
 
-from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError, UsageError
+from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import Job
-from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.files import alone_at
 from edl_ckpt.core.catalog.listing import as_version
 from edl_ckpt.core.converting.changes import ROWS, Changes, NameMap, left_out_lines, with_tables
@@ -163,9 +162,6 @@ class SystemFormat(ExportFormat):
         chosen = request.selection
         if chosen != Selection(chosen.tables, chosen.variables, chosen.dtype):
             raise UsageError(f"--dense-rows, --remap, --order, --fill and --quantize are not for {self.traits.name}")
-        if request.goal.local_path is None:
-            hint = f"write to a directory, and then: {command('copy', 'DIRECTORY', request.goal.url)}"
-            raise UnsupportedError("files of other systems are written to a disk", path=request.goal.url, hint=hint)
         super().__init__(request)
 
     @contextmanager
@@ -221,7 +217,8 @@ class SystemFormat(ExportFormat):
             outputs = [target.new_file(path, size) for path, size in paths.items()]
             with ExitStack() as opened:
                 sinks = [opened.enter_context(output) for output in outputs]
-                flusher = opened.enter_context(Flusher(sinks))
+                durable = [sink for output, sink in zip(outputs, sinks, strict=True) if output.durable]
+                flusher = opened.enter_context(Flusher(durable))
                 place = Location(os.path.dirname(target.path) or ".")
                 target_facts = open_store(place).properties
                 writing = FilesMove(plan, sinks, self._job, place.url, sums, target_facts)
