@@ -6,6 +6,8 @@ subclasses the standard error that a library user would catch.
 
 from __future__ import annotations
 
+from edl_ckpt.core.base.python_form import in_python
+
 
 class EdlCkptWarning(UserWarning):
     """What people should look at, where a caller gives no reporter; `warnings.filterwarnings` takes this class."""
@@ -15,7 +17,8 @@ class EdlCkptError(Exception):
     """A failure with a plain sentence, and a hint when there is a next step.
 
     `path` is the file or location concerned, `offset` a byte position in it, `code` the finding of `verify` that names
-    the same fault of a file.
+    the same fault of a file. `hint` is the next step at the command line, and `python_hint` the same in Python, which a
+    traceback shows below the message.
     """
 
     exit_code = 1
@@ -36,9 +39,27 @@ class EdlCkptError(Exception):
         self.message = message
         self.path = path
         self.offset = offset
+        self._hint: str | None = None
         self.hint = hint
-        if hint:
-            self.add_note(hint)  # a traceback of the library's caller shows it below the message
+
+    @property
+    def hint(self) -> str | None:
+        """The next step at the command line, if there is one."""
+        return self._hint
+
+    @hint.setter
+    def hint(self, hint: str | None) -> None:
+        notes = getattr(self, "__notes__", [])
+        if (shown := self.python_hint) in notes:
+            notes.remove(shown)
+        self._hint = hint
+        if shown := self.python_hint:
+            self.add_note(shown)
+
+    @property
+    def python_hint(self) -> str | None:
+        """The next step in Python: calls and arguments in place of commands and options."""
+        return in_python(self._hint) if self._hint else None
 
     def __str__(self) -> str:
         place = "" if self.offset is None else f" (at byte {self.offset})"

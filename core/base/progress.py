@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from edl_ckpt.core.base.errors import EdlCkptWarning, UsageError
+from edl_ckpt.core.base.python_form import in_python
 
 
 class Reporter(Protocol):
@@ -64,7 +65,8 @@ class WarningReporter(SilentReporter):
         frame, level = sys._getframe(), 1  # noqa: SLF001 - `skip_file_prefixes` came with Python 3.12
         while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(_OURS):
             frame, level = frame.f_back, level + 1
-        warnings.warn(repr(text)[1:-1], EdlCkptWarning, stacklevel=level)  # names in it come from files
+        said = repr(in_python(text))[1:-1]  # names in it come from files
+        warnings.warn(said, EdlCkptWarning, stacklevel=level)
 
 
 WARNINGS = WarningReporter()
