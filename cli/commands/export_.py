@@ -73,7 +73,7 @@ def export_command(
     cluster: Cluster = None,
     force: Annotated[bool, flag("Replace an existing OUTPUT.", "--force")] = False,
     partial: Annotated[bool, flag("Export the readable part of a damaged version.", "--partial")] = False,
-    ignore_seal: Annotated[bool, flag("Export even if the version does not match its seal.", "--ignore-seal")] = False,
+    ignore_seal: Annotated[bool, flag("Proceed despite a seal that does not match.", "--ignore-seal")] = False,
 ) -> None:
     """Write a version in a format other tools read.
 

@@ -495,7 +495,7 @@ class Version(Shown):
     def absent(self) -> str:
         """Return what is missing of it, in words; '' for nothing."""
         if self.lacks:
-            return f"missing or torn: {abridged((escaped(part, _LACK) for part in self.lacks), _LACKS)}"
+            return f"missing or truncated: {abridged((escaped(part, _LACK) for part in self.lacks), _LACKS)}"
         return missing_shards(self.missing_ranges, self.ps_num) if self.missing_count else ""
 
     @property

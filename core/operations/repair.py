@@ -147,7 +147,8 @@ def repair_version(
         proof, doubt = _proof(trust, source, bad, both) if bad else ("", "")
         if doubt:
             way = command("repair", version.ref, "--from", source.ref, "--mix")
-            trust.overrule(RefusedError(doubt, path=version.ref, hint=f"nothing was changed; {way} overrules that"))
+            hint = f"nothing was changed; `{way}` combines the files of both saves"
+            trust.overrule(RefusedError(doubt, path=version.ref, hint=hint))
             _check_mixture(version, {**both.others, **{n: r for n, r in ours.items() if n not in bad}})
         replaced = tuple(
             Replacement(wanted[n].ps_id, version.path_of(n), wanted[n].path, sums[n].size_bytes, why)

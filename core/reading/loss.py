@@ -140,7 +140,7 @@ def loss_of(checkpoint: Checkpoint, version: Version | None = None, owners: set[
     Reads a seal where there is something to say. Of some shards alone, the result has no tables and variables.
     """
     version = version or checkpoint.version
-    lost = [LostShard(None, version.path, f"missing or torn: {words}", "missing-file") for words in version.lacks]
+    lost = [LostShard(None, version.path, f"missing or truncated: {words}", "missing-file") for words in version.lacks]
     for gap in () if version.lacks else version.missing_ranges:
         among = gap if owners is None else sorted(owners.intersection(gap))
         parts = ((range(i, i + 1), i) for i in islice(among, _LISTED * _LISTED))

@@ -142,8 +142,8 @@ def _judge_end(look: Look, point: ShimPoint, ended: Ended) -> Iterator[str]:
         yield f"a traceback: {ended.err[-1500:]}"
     said = (ended.out + ended.err).replace('"torn": ', "")
     gone = point.code == ENOENT and point.always
-    if not gone and ended.fired and any(word in said for word in ("missing or torn", "damaged", "ends at byte")):
-        at = next(said.find(word) for word in ("missing or torn", "damaged", "ends at byte") if word in said)
+    if not gone and ended.fired and any(word in said for word in ("missing or truncated", "damaged", "ends at byte")):
+        at = next(said.find(word) for word in ("missing or truncated", "damaged", "ends at byte") if word in said)
         yield f"it says {said[max(at - 200, 0) : at + 200]}"
     if look.name.startswith("list,") and ended.out:
         yield from _judge_list(point, json.loads(ended.out))

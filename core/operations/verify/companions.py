@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from edl_ckpt.core.base.errors import CorruptError
+from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel.placement import fmix64
 from edl_ckpt.core.model.tables import IdRun
 from edl_ckpt.core.operations.verify.findings import Report
@@ -35,7 +36,9 @@ def check_companions(checkpoint: Checkpoint, report: Report, pairs: Iterable[tup
         if mine != wanted:
             report.add(
                 "companion-ids",
-                f"has other ids than its table {table!r}: {mine[0]:,} rows, and the table has {wanted[0]:,}",
+                f"covers {mine[0]:,} of the {wanted[0]:,} rows of table {table!r}"
+                if mine[0] < wanted[0]
+                else f"its {counted(mine[0], 'row')} have other ids than the {wanted[0]:,} of table {table!r}",
                 path=checkpoint.version.path,
                 subject=name,
             )

@@ -48,7 +48,7 @@ class Claim:
     common: Sequence[str] = ()
     """Files that belong to no shard, such as an index."""
     lacks: Sequence[str] = ()
-    """What is missing or torn, in words: 'rank 3 of 8', '__1_0.distcp ends at byte 1,024 of 2,048'."""
+    """What is missing or truncated, in words: 'rank 3 of 8', '__1_0.distcp ends at byte 1,024 of 2,048'."""
     unsupported: str = ""
     """Why nothing can be read although nothing is missing, such as an unknown name in a pickle; '' for no reason."""
     placement: Placement = Placement.NONE

@@ -60,7 +60,7 @@ def test_several_systems_are_a_column(tmp_path: Path) -> None:
         ["50", "TensorFlow"],
         ["100", "safetensors"],
     ]
-    assert "missing or torn: .metadata" in table
+    assert "missing or truncated: .metadata" in table
     listed = document("list", run)["locations"][0]["versions"]
     assert [v["system"] for v in listed] == ["elasticdl", "dcp", "dcp", "tensorflow", "safetensors"]
     assert [v["lacks"] for v in listed] == [[], [], [".metadata"], [], []]
