@@ -48,6 +48,8 @@ _PLACES: Final = frozenset({
 """The words of other programs for a location, which is an argument here."""
 _TARGETS: Final = frozenset({"o", "out", "output", "output-dir", "dest", "destination", "target", "to"})
 """The words of other programs for a target, which is the last argument of `export` and `copy`."""
+_SOME: Final = "4"
+"""A number for a line that needs one."""
 _VERSIONS: Final = frozenset({"version", "step", "global-step", "checkpoint-version"})
 
 
@@ -155,6 +157,31 @@ def for_unknown_command(name: str, context: Any, known: Iterable[str]) -> str | 
     others = [word for word in typed if "@" not in word]
     is_plain = len(refs) == 1 and (len(others) == 1 if group == "tag" else all("=" in word for word in others))
     return line(f"{group} {member}", [*refs, *others]) if member and others and is_plain else None
+
+
+def for_synonym(form: str, name: str, context: Any) -> str | None:
+    """Return the line of a command with what was typed behind a word for it; None where that is not all it takes.
+
+    `form` has the command and its placeholders, as `reshard REF --ranks N`. Only numbers may be missing.
+    """
+    typed = list(context.meta.get(ARGUMENTS, ()))
+    is_dry = "--dry-run" in form
+    deletes = "VERSION" in form or (not is_dry and not DELETING.isdisjoint(form.split()))
+    if typed[:1] != [name] or "`" in form or deletes or (is_dry and any(word[0:1] == "-" for word in typed)):
+        return None
+    given, result = typed[1:], list[str]()
+    for word in form.split():
+        if word == "N":
+            number = next((each for each in given if each.isdigit()), _SOME)
+            given = [each for each in given if each != number]
+            result.append(number)
+        elif word.isupper():
+            if not given or given[0].startswith("-"):
+                return None
+            result.append(given.pop(0))
+        else:
+            result.append(word)
+    return line("", [*result, *given])
 
 
 def _is_place(word: str) -> bool:

@@ -52,7 +52,7 @@ def explained(error: Any) -> UsageError:
         name, known = found[2], error.ctx.command.commands
         hint = (
             slips.for_unknown_command(name, error.ctx, known)
-            or _synonym(name, path)
+            or _synonym(name, path, error.ctx)
             or _likely(name, known)
             or f"{path} --help lists the commands"
         )
@@ -69,12 +69,12 @@ def _likely(name: str, known: Iterable[str]) -> str | None:
     return words.meant(name, likely) if likely == slips.without_deletions(likely) else None
 
 
-def _synonym(name: str, path: str) -> str | None:
+def _synonym(name: str, path: str, context: Any) -> str | None:
     """Return the command that is meant by a word of other programs, or where a group got a reference, not a command."""
     from edl_ckpt.cli.manual.pages import synonyms  # a refusal costs the time to read them, and no other call
 
     if command := synonyms().get(f"{path} {name}".removeprefix("edl-ckpt ").replace(" ", "_")):
-        return f"did you mean `edl-ckpt {command}`?"
+        return slips.for_synonym(command, name, context) or f"did you mean `edl-ckpt {command}`?"
     group = path.rpartition(" ")[2]
     if group in _MEMBERS and ("@" in name or "/" in name or os.path.exists(name)):
         return f"did you mean `{path} {_MEMBERS[group].format(escaped(name))}`?"

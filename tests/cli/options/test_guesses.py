@@ -307,7 +307,7 @@ def test_unknown_variables(run: Path) -> None:
     [
         ("rm run@10", "did you mean `edl-ckpt prune LOCATION --delete VERSION --dry-run`?"),
         ("delete run@10", "did you mean `edl-ckpt prune LOCATION --delete VERSION --dry-run`?"),
-        ("cp run@10 out", "did you mean `edl-ckpt copy REF LOCATION`?"),
+        ("cp run@10 out", "try: edl-ckpt copy run@10 out"),
         (
             "mv run@10 out",
             "`edl-ckpt copy REF LOCATION` and then `edl-ckpt prune LOCATION --delete VERSION --dry-run`?",

@@ -65,10 +65,10 @@ LINES = [
 """A line that is refused, and the one that would work; None where no line is plain."""
 
 WORDS = [
-    ("download run@10 other", "did you mean `edl-ckpt copy REF LOCATION`?"),
-    ("gc run", "did you mean `edl-ckpt prune LOCATION --keep N --dry-run`?"),
-    ("clean run", "did you mean `edl-ckpt prune LOCATION --keep N --dry-run`?"),
-    ("validate run@10", "did you mean `edl-ckpt verify REF`?"),
+    ("download run@10 other", "try: edl-ckpt copy run@10 other"),
+    ("gc run", "try: edl-ckpt prune run --keep 4 --dry-run"),
+    ("clean run", "try: edl-ckpt prune run --keep 4 --dry-run"),
+    ("validate run@10", "try: edl-ckpt verify run@10"),
     ("repartition run@10", "did you mean `edl-ckpt reshard REF --ranks N`?"),
     ("snapshots run", "did you mean `edl-ckpt list LOCATION`?"),
     ("tag add 10 x", "try: edl-ckpt tag add @10 x"),
