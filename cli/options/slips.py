@@ -49,7 +49,7 @@ _PLACES: Final = frozenset({
 _TARGETS: Final = frozenset({"o", "out", "output", "output-dir", "dest", "destination", "target", "to"})
 """The words of other programs for a target, which is the last argument of `export` and `copy`."""
 _SOME: Final = "4"
-"""A number for a line that needs one."""
+"""A number for a dry run that needs one."""
 _VERSIONS: Final = frozenset({"version", "step", "global-step", "checkpoint-version"})
 
 
@@ -162,7 +162,7 @@ def for_unknown_command(name: str, context: Any, known: Iterable[str]) -> str | 
 def for_synonym(form: str, name: str, context: Any) -> str | None:
     """Return the line of a command with what was typed behind a word for it; None where that is not all it takes.
 
-    `form` has the command and its placeholders, as `reshard REF --ranks N`. Only numbers may be missing.
+    `form` has the command and its placeholders, as `reshard REF --ranks N`. Only the number of a dry run may be missing.
     """
     typed = list(context.meta.get(ARGUMENTS, ()))
     is_dry = "--dry-run" in form
@@ -172,7 +172,9 @@ def for_synonym(form: str, name: str, context: Any) -> str | None:
     given, result = typed[1:], list[str]()
     for word in form.split():
         if word == "N":
-            number = next((each for each in given if each.isdigit()), _SOME)
+            number = next((each for each in given if each.isdigit()), _SOME if is_dry else None)
+            if number is None:
+                return None
             given = [each for each in given if each != number]
             result.append(number)
         elif word.isupper():
