@@ -162,7 +162,7 @@ def for_unknown_command(name: str, context: Any, known: Iterable[str]) -> str | 
 def for_synonym(form: str, name: str, context: Any) -> str | None:
     """Return the line of a command with what was typed behind a word for it; None where that is not all it takes.
 
-    `form` has the command and its placeholders, as `reshard REF --ranks N`. Only the number of a dry run may be missing.
+    `form` has the command and its placeholders, as `reshard REF --ranks N`; only a dry run may lack its number.
     """
     typed = list(context.meta.get(ARGUMENTS, ()))
     is_dry = "--dry-run" in form
