@@ -190,6 +190,11 @@ def work_name(name: str) -> str:
     return f".{name[:_NAME_PART]}.{new_id()}.edl-ckpt{_WORK}"
 
 
+def works_in(store: ObjectStore) -> list[str]:
+    """Return the names of the work beside the outputs of a location without rename."""
+    return [name for name in store.names("") if name.endswith(f".edl-ckpt{_WORK}") and owner_in(name)]
+
+
 def sweep_work(store: ObjectStore, own: str = "") -> list[str]:
     """Remove the work of dead processes beside the outputs of a location without rename, and abort their uploads.
 
@@ -197,7 +202,7 @@ def sweep_work(store: ObjectStore, own: str = "") -> list[str]:
     is the work of the caller, which has begun no upload. Returns what was done, in words.
     """
     done: list[str] = []
-    works = [name for name in store.names("") if name.endswith(f".edl-ckpt{_WORK}") and owner_in(name)]
+    works = works_in(store)
     ages = {name: store.ages(name).values() or [0.0] for name in works}
     dead = {name for name in works if is_presumed_dead(owner_in(name), min(ages[name]))}
     with suppress(EdlCkptError):

@@ -20,7 +20,7 @@ from edl_ckpt.core.commit.interface import LOOK, Settled
 from edl_ckpt.core.commit.journal import Journal, parse_journals
 from edl_ckpt.core.commit.meeting import TOKEN
 from edl_ckpt.core.commit.publish.objects import settle_remote
-from edl_ckpt.core.commit.publish.single_file import sweep_work
+from edl_ckpt.core.commit.publish.single_file import sweep_work, works_in
 from edl_ckpt.core.commit.publish.uploads import MARK, settle_marked
 from edl_ckpt.core.model.versions import ShardFile, Version
 from edl_ckpt.core.sources.registry import directory_named, shard_named
@@ -56,8 +56,8 @@ class ObjectRepair:
         return list(self._store.names(""))
 
     def has_uploads(self) -> bool:
-        """Say whether there are unfinished objects, which no listing shows."""
-        return any(self._store.open_uploads())
+        """Say whether there are unfinished objects, which no listing shows, or the note of a killed export on them."""
+        return bool(works_in(self._store)) or any(self._store.open_uploads())
 
     def is_interrupted(self) -> bool:
         """Return False: a version never has no name while it is replaced."""

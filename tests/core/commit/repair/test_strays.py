@@ -12,6 +12,7 @@ import pytest
 from checkpoints import drop_seal, only, save_small
 from edl_ckpt.core import add_tag, recover, reshard_version, verify_version
 from edl_ckpt.core.base.errors import AuthError
+from edl_ckpt.core.commit.publish.single_file import work_name
 from edl_ckpt.core.commit.publish.uploads import marked_uploads
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import has_parts
@@ -149,6 +150,16 @@ def test_uploads_of_a_killed_export(s3: Bucket, tmp_path: Path) -> None:
             process.wait()
     assert recovered.done == ("aborted an upload of m.npz that a killed export had left",) * 2
     assert (s3.open_uploads(), s3.objects()) == (theirs, {})
+
+
+def test_the_note_of_a_killed_export_alone(s3: Bucket) -> None:
+    """`recover` removes the note of an export that was killed before its first upload, where nothing else is."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    name = work_name("m.npz").replace(f"-{os.getpid()}-", f"-{ended.pid}-")
+    s3.put(f"run/{name}/uploads", b"")
+    recover(s3.url)
+    assert s3.objects() == {}
 
 
 def test_two_sets_of_ours_without_a_seal(s3: Bucket, five: Path) -> None:
