@@ -67,6 +67,19 @@ class SummedSink(Sink):
         self._inner.write(offset, data)
 
 
+class SummedSinks(Sinks):
+    """Files that sum what is written to them; each is opened when it is written first."""
+
+    def __init__(
+        self, files: Sinks, sums: Mapping[tuple[int, int], Crc32], sizes: Mapping[int, Mapping[int, int]]
+    ) -> None:
+        self._files, self._sums, self._sizes = files, sums, sizes
+
+    def __getitem__(self, number: int, /) -> Sink:
+        file, sizes = self._files[number], self._sizes.get(number, {})
+        return SummedSink(file, {offset: self._sums[number, offset] for offset in sizes}, sizes) if sizes else file
+
+
 class FilesDone(NamedTuple):
     """What a task answers: the sums of what it has moved, and of each value that has a checksum its pieces."""
 
@@ -85,23 +98,29 @@ def move_files(
     meaning: Meaning,
     targets: StagedTargets,
     checksum: str,
+    summed: Mapping[int, Mapping[int, int]],
 ) -> FilesDone:
-    """Move what a task names, in another process, into files that it opens; they are safe once it answers."""
+    """Move what a task names, in another process, into files that it opens; they are safe once it answers.
+
+    `summed` are the sizes of the values of spread tables that have a checksum, by their file and their offset there.
+    """
     numbers = set[int]()
     cuts = [cut for dense in task.dense for cut in cuts_in(terms.goal.cuts(dense.name), dense.start, dense.size)]
     numbers.update(cut.file for cut in cuts)
     for read in task.reads:
         assert isinstance(read.rows, Stretch)  # noqa: S101 - small tables move together into shards only
         numbers.update(terms.goal.files(read.rows.table, read.rows.counts.targets))
+    rows = {(n, offset): Crc32(checksum) for n in numbers for offset in summed.get(n, {})}
     with targets.opened(numbers, task.extents, opened.memory) as files:
-        mover = Mover(terms, opened.source, files, Counted(advance), meaning)
+        sinks: Sinks = SummedSinks(files, rows, summed) if rows and task.reads else files
+        mover = Mover(terms, opened.source, sinks, Counted(advance), meaning)
         mover.crcs = {(cut.file, cut.offset): Crc32(checksum) for cut in cuts} if checksum else {}
         for dense in task.dense:
             mover.move_dense(dense)
         for read in task.reads:
             assert isinstance(read.rows, Stretch)  # noqa: S101 - as above
             mover.move_stretch(read.rows)
-        crcs = {place: crc.pieces for place, crc in mover.crcs.items()}
+        crcs = {place: crc.pieces for place, crc in {**mover.crcs, **rows}.items() if crc.size_bytes}
     return FilesDone(mover.sketch, mover.tensors, mover.overflowed, crcs)
 
 
@@ -196,9 +215,6 @@ class FilesMove:
         targets = output.share()
         if not isinstance(targets, StagedTargets):
             raise UnsupportedError("a cluster sends to object storage only shards of ElasticDL")
-        if destination.checksum and self.plan.counted:
-            what = f"tables with ids go into files of {destination.system} from one machine"
-            raise UnsupportedError(f"{what}: each has one checksum over the rows of all tasks")
         executor.share(targets.place)
         opens = HeldValue(self._opened.value(), partial(Sending[Input], memory_bytes=0))
         do = partial(
@@ -207,6 +223,7 @@ class FilesMove:
             meaning=self._mover.meaning,
             targets=targets,
             checksum=destination.checksum,
+            summed=self._summed_rows(),
         )
         work = FunctionWork(opens, do)
         with self.job.run(work, Sending[Input](self._opened, 0), self._tasks(executor)) as results:
@@ -216,6 +233,16 @@ class FilesMove:
                 self._mover.overflowed += done.overflowed
                 for place, pieces in done.crcs.items():
                     self._crcs[place].take(pieces)
+
+    def _summed_rows(self) -> dict[int, dict[int, int]]:
+        """Return the sizes of the values that have a checksum and are no cut of a variable or of a matrix."""
+        cuts = {(cut.file, cut.offset) for pieces in self.plan.goal.pieces.values() for cut in pieces}
+        found: dict[int, dict[int, int]] = {}
+        destination = self.plan.destination
+        for _, file, offset, size_bytes in destination.summed if destination.checksum else ():
+            if size_bytes and (file, offset) not in cuts:
+                found.setdefault(file, {})[offset] = size_bytes
+        return found
 
     def _tasks(self, executor: Executor) -> Iterator[MoveTask[Stretch]]:
         """Yield all tasks; the sums of one are a small result."""

@@ -85,7 +85,7 @@ def convert_version(
     `system` is by default its own; another one needs an output. `names` are a map of names, before the changes.
     `most_file_bytes` is for safetensors, whose files have at most so many bytes. An `executor` on a cluster, and a
     bound of the memory of all batches, are for shards of ElasticDL; a cluster also writes the files of other systems
-    that its workers share, but for tables of tensor bundles. With `dry_run` nothing is written.
+    that its workers share. With `dry_run` nothing is written.
     Raises RefusedError for a target that is there, or that no version can replace; UnsupportedError for what the system
     cannot hold, and where files cannot be written; EdlCkptError when the proof fails; and what `check_trust` raises
     unless `force` is set.

@@ -20,6 +20,7 @@ from edl_ckpt.core import (
     verify_version,
 )
 from edl_ckpt.core.cluster.executor import ClusterExecutor
+from edl_ckpt.core.storage.files import PreallocatedFile
 from foreign import SYSTEMS
 from reporters import Recorder
 from s3_fixtures import Bucket
@@ -126,20 +127,37 @@ def test_what_is_there_stays(s3: Bucket) -> None:
 
 @pytest.mark.parametrize(("folder", "number"), STEPS, ids=IDS)
 def test_a_cluster(tmp_path: Path, folder: str, number: int, client: Any) -> None:
-    """The processes of a cluster write the same files, but for tables of bundles, which they refuse."""
+    """The processes of a cluster write the same files."""
     version = at(SYSTEMS / folder, number)
     executor = ClusterExecutor(client)
-    if folder == "bundle/deeprec":
-        with pytest.raises(UnsupportedError, match="from one machine"):
-            converted(version, output=tmp_path / "out", executor=executor)
-        assert list_versions(tmp_path / "out").versions == () if (tmp_path / "out").exists() else True
-        return
     changes = Changes(cast=(("*", "float64"),)) if folder == "dcp/torchrec" else None
     here = converted(version, output=tmp_path / "here", changes=changes)
     there = converted(version, output=tmp_path / "there", changes=changes, executor=executor)
     assert versions_in(tmp_path / "there") == versions_in(tmp_path / "here")
     assert (there.fingerprint, there.untouched, there.overflowed) == (here.fingerprint, here.untouched, here.overflowed)
-    assert there.checksums.compared == here.checksums.compared
+    every = here.checksums.compared + here.checksums.not_compared  # a cluster's own process reads them all by itself
+    assert there.checksums.compared == every
+
+
+def test_tables_of_a_bundle_in_many_tasks(
+    large: Path, tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each task sums the rows that it writes, so that nobody reads a table again for its one checksum."""
+    monkeypatch.setattr("edl_ckpt.core.cluster.executor.LEAST_TASK_BYTES", 1 << 18)
+    version = only(large)
+    convert_version(version, 2, output=tmp_path / "here", system="tensorflow")
+    read: list[int] = []
+    real = PreallocatedFile.read_into
+
+    def counted(self: PreallocatedFile, offset: int, buffer: memoryview) -> None:
+        read.append(len(buffer))
+        real(self, offset, buffer)
+
+    monkeypatch.setattr(PreallocatedFile, "read_into", counted)
+    made = convert_version(version, 2, output=tmp_path / "there", system="tensorflow", executor=client)
+    assert versions_in(tmp_path / "there") == versions_in(tmp_path / "here")
+    assert read == [4 * 1001] * 2  # where the groups of DeepRec begin in each part, which no task writes
+    assert verify_version(only(tmp_path / "there"), level="deep").fingerprint == made.fingerprint
 
 
 def test_a_cluster_does_not_send_to_a_bucket(s3: Bucket, client: Any) -> None:
