@@ -43,6 +43,7 @@ from edl_ckpt.core.reading.gather import Gathering, Restoring, Server
 from edl_ckpt.core.reading.gathered import GatheredReader
 from edl_ckpt.core.reading.names import slots_of, whole_name
 from edl_ckpt.core.reading.open_files import OpenFiles
+from edl_ckpt.core.reading.openings import Openings
 from edl_ckpt.core.reading.readers import KeptReader, keep, take_over
 from edl_ckpt.core.reading.stored_sums import StoredSums
 from edl_ckpt.core.reading.table import Part, PartLike, TableView
@@ -404,7 +405,6 @@ def open_checkpoint(
     version = catalog.as_version(version)
     _check_state(version, partial=bool(partial))
     store = open_store(version.location)
-    readers: dict[str, RangeReader] = {}
     lost: dict[str, LostShard] = {}
     workers = workers or openings(store)
     with ExitStack() as opened:
@@ -413,17 +413,20 @@ def open_checkpoint(
             lost.setdefault(file.path, _lost_shard(file, error))
             return partial is True
 
-        def begin(file: ShardFile) -> None:
+        def begin(file: ShardFile) -> RangeReader | None:
             try:
-                readers[file.path] = opened.enter_context(store.open(file.path))
+                return opened.enter_context(store.open(file.path, listed_bytes=file.size_bytes))
             except (CorruptError, NotFoundError) as error:
                 if not partial:
                     raise
                 lose(file, error)
+                return None
 
         try:
-            run_all(begin, version.files, workers)
+            # Near files are opened at once: nothing is read ahead, and they should be of one moment.
+            readers = Openings(version.files, begin, workers=workers, at_once=not store.properties.round_trips)
             shards = source_of(version).index(version, readers, workers=workers, on_fault=lose if partial else None)
+            readers.open_all()
             shards = [shard for shard in shards if shard.file.path in readers]  # with `partial`, the others are lost
             _compare_sizes(version, store, lose if partial is True else None)
             if not staged and any(one.code == "missing-shard" for one in lost.values()):
@@ -437,7 +440,7 @@ def open_checkpoint(
         if not partial:
             raise_problems(version, shards)
         opened.pop_all()
-    return Checkpoint(version, shards, readers, store, sorted(lost.values(), key=lambda one: one.shard or 0))
+    return Checkpoint(version, shards, readers.open, store, sorted(lost.values(), key=lambda one: one.shard or 0))
 
 
 def _lost_shard(file: ShardFile, error: EdlCkptError) -> LostShard:

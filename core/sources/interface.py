@@ -100,7 +100,8 @@ class Source(Protocol):
     ) -> Sequence[ShardIndex]:
         """Return the contents of the shards whose files have readers, by their paths, from their headers alone.
 
-        `workers` shards are read at a time. Raises CorruptError for a damaged shard, unless `on_fault` takes it.
+        `readers` opens a file when it is asked for it. `workers` shards are opened and read at a time. Raises
+        CorruptError for a damaged shard, unless `on_fault` takes it.
         """
 
     def check(self, version: Version, shards: Sequence[ShardIndex]) -> Sequence[tuple[ShardIndex | None, Problem]]:

@@ -226,7 +226,7 @@ class FsspecStore(ObjectStore):
         stamps = {info["name"].rstrip("/").removeprefix(top).removeprefix("/"): _modified(info) for info in listed}
         return {name: now - stamp if stamp else 0.0 for name, stamp in stamps.items()}
 
-    def open(self, path: str) -> RangeReader:
+    def open(self, path: str, *, listed_bytes: int = 0) -> RangeReader:  # noqa: ARG002 - the protocol has it
         """Open a file for ranged reads."""
         return FsspecReader(self._fs, self._inner(path.removeprefix(f"{self._url}/")), path)
 

@@ -206,8 +206,8 @@ class Store(Protocol):
         Raises NotFoundError when a store with directories has none of that path, RefusedError for one without end.
         """
 
-    def open(self, path: str) -> RangeReader:
-        """Open a file by its full path."""
+    def open(self, path: str, *, listed_bytes: int = 0) -> RangeReader:
+        """Open a file by its full path; `listed_bytes` is its size in a listing, 0 where nobody knows."""
 
     def names(self, relative: str) -> dict[str, str]:
         """Return the paths of a directory's files by name; {} when there is no such directory."""

@@ -239,7 +239,7 @@ class LocalStore:
         with Directory.open(self.path(relative)) as directory:
             return local_tree(directory)
 
-    def open(self, path: str) -> RangeReader:
+    def open(self, path: str, *, listed_bytes: int = 0) -> RangeReader:  # noqa: ARG002 - the protocol has it
         """Open a file for ranged reads."""
         return LocalReader(path)
 

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 
+from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.numbers import MalformedError
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk
@@ -198,6 +199,25 @@ def _evidence(cursor: Cursor, found: Field) -> frozenset[str]:
 
 def _is(found: Field | None, wire_type: int) -> bool:
     return found is not None and found.wire_type == wire_type
+
+
+def fill_early(draft: Draft) -> Draft:
+    """Interpret the fields of a draft that can only be of v4, while the first bytes of its file are in memory.
+
+    A draft with a fault or an unknown field is left as it is: `fill_draft` finds that again, with the family of all.
+    """
+    if draft.candidates != _V4:
+        return draft
+    readers, known = _READERS["v4"], len(draft.unknown)
+    with suppress(CorruptError):
+        filled = [
+            readers[part.number](draft, part) if isinstance(part, Field) and part.number in readers else part
+            for part in draft.fields
+        ]
+        if len(draft.unknown) == known:
+            draft.fields = filled
+    del draft.unknown[known:]
+    return draft
 
 
 def fill_draft(draft: Draft, family: str) -> None:

@@ -27,6 +27,7 @@ from edl_ckpt.core.sources.elasticdl.generations import (
     bytes_of_shape,
     draft_shard,
     fill_draft,
+    fill_early,
     short_shape,
 )
 from edl_ckpt.core.sources.elasticdl.literals import Literals
@@ -47,9 +48,12 @@ def index_version(
     """Index the shards of a version that have a reader, as `Source.index` says."""
 
     def draft(file: ShardFile) -> Draft | None:
-        cursor = Cursor(readers[file.path])
+        reader = readers.get(file.path)  # this opens it, and brings its first bytes
+        if reader is None:
+            return None
+        cursor = Cursor(reader)
         try:
-            return draft_shard(file, cursor)
+            return fill_early(draft_shard(file, cursor))
         except (CorruptError, NotFoundError) as error:
             if on_fault is None:
                 raise

@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.model.tables import (
     Box,
     DenseEntry,
@@ -117,11 +118,16 @@ class Content:
 
     def __post_init__(self, readers: Mapping[str, RangeReader]) -> None:
         self.shards = {shard.ps_id: ShardContent(shard) for shard in self.version.shards}
-        self.files = {
-            self.version.name_of(file.path): Found(shard, file, readers.get(file.path))
+        shown = [
+            (shard, file)
             for shard in self.shards.values()
             for file in shard.file.files
             if is_shown(self.version.name_of(file.path))
+        ]
+        opened = run_parallel(readers.get, [file.path for _, file in shown], self.workers)
+        self.files = {
+            self.version.name_of(file.path): Found(shard, file, reader)
+            for (shard, file), reader in zip(shown, opened, strict=True)
         }
 
     def fail(self, shard: ShardContent, error: EdlCkptError) -> None:

@@ -50,6 +50,8 @@ from edl_ckpt.core.storage.windows import Windows
 
 _FIRST_READ_BYTES: Final = 256 << 10
 """What the request that opens an object brings: of most shards the whole index, with the small values inside."""
+_WHOLE_BYTES: Final = 512 << 10
+"""An object of at most so many bytes is read whole when it is opened: its end takes less time than a request."""
 _SMALL_READ_BYTES: Final = 32 << 10
 """Smaller reads fetch at least so many bytes: the next steps are near."""
 _INDEX_READ_BYTES: Final = 256 << 10
@@ -79,13 +81,14 @@ def _row(name: str, item: Mapping[str, Any]) -> ListedRow:
 class S3Reader(RemoteReader):
     """An object, read by ranges. All of them come from the generation that was there when it was opened."""
 
-    def __init__(self, target: S3Target) -> None:
+    def __init__(self, target: S3Target, first_bytes: int = 0) -> None:
         self.path = target.path
+        first_bytes = max(first_bytes, _FIRST_READ_BYTES)
         self.bytes_read = 0
         self._target = target
         head = b""
         try:
-            span = f"bytes=0-{_FIRST_READ_BYTES - 1}"
+            span = f"bytes=0-{first_bytes - 1}"
             answer = target.request("get_object", Range=span)
             head = answer["Body"]
             self.size_bytes = int(answer.get("ContentRange", f"/{len(head)}").rpartition("/")[2])
@@ -95,7 +98,7 @@ class S3Reader(RemoteReader):
             answer = target.request("head_object")  # an object of no bytes has no range
             self.size_bytes = int(answer["ContentLength"])
         self._windows = Windows()
-        if len(head) == min(self.size_bytes, _FIRST_READ_BYTES):
+        if len(head) == min(self.size_bytes, first_bytes):
             self._windows.keep(0, head)
         self._next_end, self._next_bytes = len(head), max(len(head), 2 * _SMALL_READ_BYTES)
         self.etag: str = answer["ETag"]
@@ -280,9 +283,10 @@ class S3Store(ObjectStore):
                     found[name.removeprefix("/")] = (now - item["LastModified"]).total_seconds()
         return found
 
-    def open(self, path: str) -> RangeReader:
-        """Open an object for ranged reads."""
-        return S3Reader(self._target(path.removeprefix(f"{self._url}/")))
+    def open(self, path: str, *, listed_bytes: int = 0) -> RangeReader:
+        """Open an object for ranged reads; one that is small in a listing is read whole."""
+        first = listed_bytes if listed_bytes <= _WHOLE_BYTES else 0
+        return S3Reader(self._target(path.removeprefix(f"{self._url}/")), first)
 
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small object below the location; None when there is no such object."""

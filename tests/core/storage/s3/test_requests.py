@@ -29,7 +29,7 @@ from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.state.paths import seal_file
-from edl_ckpt.core.storage import Location, open_store
+from edl_ckpt.core.storage import Location, open_store, windows
 from edl_ckpt.core.storage.parts import PartMemory
 from edl_ckpt.core.storage.s3.upload import MIN_PART_BYTES
 from program import edl
@@ -98,6 +98,24 @@ def test_small_shards_take_one_request_each(s3: Bucket, tmp_path: Path) -> None:
     with open_checkpoint(version) as checkpoint:
         fingerprint_checkpoint(checkpoint, workers=4)
     assert s3.proxy.count() == s3.proxy.count("get") == 20
+
+
+def test_a_header_takes_one_request_however_many_there_are(
+    s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards of 300 kB, with more first bytes than memory keeps, are opened by one GET each: each as it is indexed."""
+    users = Table(np.arange(60_000, dtype=np.int64), np.ones((60_000, 14), np.float32))
+    save_checkpoint(tmp_path, 1, 12, variables={}, tables={"users": users})
+    s3.upload(tmp_path)
+    version = at(s3.url)
+    assert all(256 << 10 < shard.size_bytes < 512 << 10 for shard in version.shards)
+    monkeypatch.setattr(windows, "ALL_BYTES", windows._Kept.size_bytes + 1_000_000)
+    s3.proxy.reset()
+    with open_checkpoint(version, workers=2) as checkpoint:
+        assert checkpoint.table_names == ["users"]
+        assert s3.proxy.count() == s3.proxy.count("get") == 12
+        assert windows._Kept.size_bytes <= windows.ALL_BYTES
+    assert verify_version(version, level="deep").findings == ()
 
 
 @pytest.mark.parametrize("to_s3", [False, True])

@@ -23,7 +23,7 @@ def test_ranges_are_found_where_they_are_whole() -> None:
 
 
 def test_all_readers_share_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the bound a reader keeps a little of its last window; what is closed or gone counts no longer."""
+    """Beyond the bound the last readers keep all, others their first bytes; what is gone counts no longer."""
     gc.collect()
     monkeypatch.setattr(windows, "ALL_BYTES", windows._Kept.size_bytes + 1_000_000)
     before = windows._Kept.size_bytes
@@ -31,10 +31,10 @@ def test_all_readers_share_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     for some in many:
         some.keep(0, bytes(100_000))
         some.keep(100_000, bytes(100_000))
-    assert windows._Kept.size_bytes - before <= 1_000_000 + 20 * 32_768
-    assert all(some.find(100_000, 32_768) is not None for some in many)
-    assert many[0].find(0, 10) is not None
-    assert many[-1].find(0, 10) is None
+    assert windows._Kept.size_bytes - before == 1_000_000
+    assert all(some.find(0, 32_768) is not None for some in many)
+    whole = [some.find(0, 200_000) is not None for some in many]
+    assert whole == [False] * 15 + [True] * 5
     many[0].clear()
     del some
     many.clear()
