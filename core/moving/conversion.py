@@ -38,7 +38,7 @@ _MOST_NAME_BYTES: Final = 255
 _ONE_BUCKET: Final = Spread(1, None)
 _ANY_DIMENSIONS: Final = frozenset({"safetensors"})
 """Systems whose readers know no limit of dimensions."""
-_WHOLE: Final = frozenset({"dcp", "safetensors"})
+_WHOLE: Final = frozenset({"dcp", "safetensors", "torch"})
 """Systems whose tensors are written as they are, whatever they mean: row numbers stay, and so do ids beside them."""
 
 

@@ -232,6 +232,8 @@ class Mover:
         """Write bytes that begin at an offset of a tensor to where its cuts say."""
         end = offset + len(data)
         number = max(bisect_right(cuts, offset, key=_start_of) - 1, 0) if len(cuts) > 1 else 0
+        while number and (cuts[number - 1].end > offset or cuts[number - 1].start == cuts[number].start):
+            number -= 1  # copies of the same bytes stand beside each other
         for cut in cuts[number:]:
             if cut.start >= end and cut.start > offset:
                 return

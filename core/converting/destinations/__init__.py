@@ -11,9 +11,10 @@ from edl_ckpt.core.converting.destinations.dynamicemb import ToDynamicemb
 from edl_ckpt.core.converting.destinations.interface import Destination
 from edl_ckpt.core.converting.destinations.safetensors import ToSafetensors
 from edl_ckpt.core.converting.destinations.tfra import ToTfra
+from edl_ckpt.core.converting.destinations.torch import ToTorch
 from edl_ckpt.core.converting.destinations.torch_checkpointing import ToTorchCheckpointing
 
 DESTINATIONS: Final[Mapping[str, type[Destination]]] = {
-    each.system: each for each in (ToDcp, ToBundle, ToSafetensors, ToTfra, ToDynamicemb, ToTorchCheckpointing)
+    each.system: each for each in (ToDcp, ToBundle, ToSafetensors, ToTfra, ToDynamicemb, ToTorch, ToTorchCheckpointing)
 }
 """Every system whose files can be written, besides ElasticDL: a reshard lays out its shards."""

@@ -103,6 +103,8 @@ class Destination(Holding, ABC):
     """
     exports_only: ClassVar[bool] = False
     """True where a version of the same system cannot be written anew without a loss: only an export writes it."""
+    known_by_name: ClassVar[bool] = True
+    """False where files with such paths may be others, too: what the source has claimed tells."""
 
     def __init__(self, given: Given) -> None:
         super().__init__(given)

@@ -72,7 +72,7 @@ def _other_files(checkpoint: Checkpoint) -> Iterator[tuple[str, RangeReader]]:
     read = files_read(checkpoint)
     for path, reader in checkpoint.files.items():
         name = version.name_of(path)
-        if destination is None:  # a system that is only read says itself what it has not claimed
+        if destination is None or not destination.known_by_name:  # the source says what it has not claimed
             is_other = name in version.unclaimed
         else:
             is_other = name not in read and not destination.of_system.search(name)

@@ -137,11 +137,17 @@ class _Pickle:
                 self.out.append(b"b")
 
 
+def storage_kind(dtype: DType) -> Name:
+    """Return the class of a storage of a dtype; one of bytes where none is of its own."""
+    typed = _TYPED.get(dtype.name)
+    return Name("torch", f"{typed}Storage") if typed else Name("torch.storage", "UntypedStorage")
+
+
 def tensor_of(dtype: DType, shape: Sequence[int], key: str) -> Made:
     """Return what a pickle says of a tensor in C order, whose storage is the member `data/KEY`."""
     strides = tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
     typed, count = _TYPED.get(dtype.name), prod(shape)
-    kind = Name("torch", f"{typed}Storage") if typed else Name("torch.storage", "UntypedStorage")
+    kind = storage_kind(dtype)
     storage = Made(None, ("storage", kind, key, "cpu", count if typed else count * dtype.itemsize))
     hooks = Made(Name("collections", "OrderedDict"), args=())
     args = (storage, 0, tuple(shape), strides, False, hooks)

@@ -119,6 +119,11 @@ def _open_zip(reader: RangeReader) -> FileContents:
     return _contents(tree, tensors, sums, begin, pickled)
 
 
+def is_zip(reader: RangeReader) -> bool:
+    """Say whether a file of torch.save is a zip, and none from before torch 1.6."""
+    return not is_legacy(reader.read(0, min(reader.size_bytes, _FEW_BYTES)))
+
+
 def note_in(reader: RangeReader, name: str, most: int) -> bytes:
     """Return a small member of a zip by its name, such as the notes of an export; b"" where there is none."""
     head = reader.read(0, min(reader.size_bytes, _FEW_BYTES))

@@ -76,7 +76,8 @@ def add_all(content: Content) -> None:
     groups = _groups(content)
     every = groups.of_ranks or {name: dict(enumerate(paths)) for name, paths in groups.wholes.items()}
     by_group = {name: list(_opened(content, files)) for name, files in every.items()}
-    add_sources(content, by_group, _prefixes(by_group, is_ranked=bool(groups.of_ranks)), ranks=groups.ranks)
+    contents = {name: [source.contents for source in sources] for name, sources in by_group.items()}
+    add_sources(content, by_group, prefixes_of(contents, is_ranked=bool(groups.of_ranks)), ranks=groups.ranks)
 
 
 def add_sources(
@@ -144,15 +145,15 @@ def _opened(content: Content, files: Mapping[int, str]) -> Iterable[Source]:
             content.fail(found.shard, error)
 
 
-def _prefixes(by_group: Mapping[str, Sequence[Source]], *, is_ranked: bool) -> dict[str, str]:
+def prefixes_of(by_group: Mapping[str, Sequence[FileContents]], *, is_ranked: bool) -> dict[str, str]:
     """Return what the names of each group begin with: nothing where there is one group."""
     if len(by_group) < 2:
         return dict.fromkeys(by_group, "")
     if not is_ranked:
         return {group: f"{group}/" for group in by_group}
     names = {
-        f"{group}/": {".".join(tensor.path) for source in sources for tensor in source.contents.tensors}
-        for group, sources in by_group.items()
+        f"{group}/": {".".join(tensor.path) for contents in files for tensor in contents.tensors}
+        for group, files in by_group.items()
     }
     found: dict[str, str] = {}
     for folder, shown in shown_names(names).items():
@@ -161,7 +162,7 @@ def _prefixes(by_group: Mapping[str, Sequence[Source]], *, is_ranked: bool) -> d
     return found
 
 
-def _title(prefix: str, path: Sequence[str], title: str) -> str:
+def titled(prefix: str, path: Sequence[str], title: str) -> str:
     """Return the name of a value by its path; what is no dict has the name of its file."""
     if path:
         return prefix + ".".join(path)
@@ -171,7 +172,7 @@ def _title(prefix: str, path: Sequence[str], title: str) -> str:
 def _add_sums(source: Source, prefix: str) -> None:
     """Add the checksums that a file has: first that of its pickle, which has all values that are no tensors."""
     for one in source.contents.sums:
-        name = _title(prefix, one.path, _PICKLE) if one.path else f"{source.path}: {_PICKLE}"
+        name = titled(prefix, one.path, _PICKLE) if one.path else f"{source.path}: {_PICKLE}"
         extent = Extent(one.place.start, one.place.end, file=source.file.number)
         source.file.shard.sums.append(StoredSum(name, "crc32", one.place.crc, (extent,)))
 
@@ -180,10 +181,10 @@ def _add_problems(source: Source, prefix: str) -> None:
     """Add what is not read of a file, and the classes that are not known."""
     problems = source.file.shard.problems
     for unread in source.contents.unread:
-        problems.append(problem_of(unread.error, _title(prefix, unread.path, source.path), unread.start))
+        problems.append(problem_of(unread.error, titled(prefix, unread.path, source.path), unread.start))
     for name, path in source.contents.classes.items():
         message = f"an object of {name}, which is not known here: it is one item, and was not made"
-        problems.append(Problem(UNKNOWN_CLASS, _title(prefix, path, source.path), None, message, warning=True))
+        problems.append(Problem(UNKNOWN_CLASS, titled(prefix, path, source.path), None, message, warning=True))
 
 
 def _add_values(sources: Sequence[Source], prefix: str, title: str, *, is_ranked: bool) -> None:
@@ -191,7 +192,7 @@ def _add_values(sources: Sequence[Source], prefix: str, title: str, *, is_ranked
     found: dict[str, list[tuple[Source, FileValue]]] = {}
     for source in sources:
         for value in source.contents.values:
-            found.setdefault(_title(prefix, value.path, title), []).append((source, value))
+            found.setdefault(titled(prefix, value.path, title), []).append((source, value))
     for name, places in found.items():
         same = {value.content for _, value in places}
         for source, value in places[:1] if len(same) == 1 else places:
@@ -209,7 +210,7 @@ def _add_tensors(
     found: dict[str, list[_Part]] = {}
     for source in sources:
         for tensor in source.contents.tensors:
-            found.setdefault(_title(prefix, tensor.path, title), []).append(_Part(source, tensor))
+            found.setdefault(titled(prefix, tensor.path, title), []).append(_Part(source, tensor))
     is_whole = len(sources) == ranks or not ranks
     for name, parts in found.items():
         problems = parts[0].source.file.shard.problems

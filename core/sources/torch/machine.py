@@ -46,6 +46,10 @@ class Items:
     end: int
     state: Value = None
     """What an OrderedDict has besides its items, such as the `_metadata` of a state_dict."""
+    by: Value = None
+    """The name of a class that a call has made, such as an OrderedDict; None for what an opcode makes."""
+    args: Value = None
+    """The arguments of that call."""
 
     @property
     def pairs(self) -> Iterator[tuple[Value, int, Value, int]]:
@@ -65,6 +69,8 @@ class Made:
     end: int
     state: Value = None
     items: Items | None = None
+    code: int = 0
+    """The opcode that made it."""
 
     @property
     def name(self) -> str:
@@ -177,11 +183,12 @@ class _Stack:
         start, by = self.begins[-1], self.pop()
         given = args.values if type(args) is Items else []
         name = by.name if type(by) is Global else ""
-        made: Value = Made(by, args, start, self.at)
+        made: Value = Made(by, args, start, self.at, code=self.data[self.begin])
         if name in _DICTS:
             made = _dict(given, start, self.at)
+            made.by, made.args = by, args
         elif name in _SETS and len(given) == 1 and type(given[0]) is Items:
-            made = Items("set", given[0].values, given[0].starts, start, self.at)
+            made = Items("set", given[0].values, given[0].starts, start, self.at, by=by, args=args)
         self.push(made, start, start)
 
     def build(self) -> None:

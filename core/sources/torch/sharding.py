@@ -193,6 +193,14 @@ def dtensor_share(args: Sequence[Value], state: Mapping[str, Value]) -> Share:
     return Share(shape, local, pieces, rank if type(rank) is int else None)
 
 
+def dtensor_geometry(state: Mapping[str, Value], dims: int) -> tuple[tuple[int, ...], list[Placement]]:
+    """Return the ranks along each dimension of the mesh of a DTensor, and its placements; errors as `dtensor_share`."""
+    spec = state_of(state.get("_spec"))
+    placed = plain(spec.get("placements", state.get("_placements")))
+    mesh = state_of(spec.get("mesh", state.get("_device_mesh")))
+    return _mesh_shape(mesh), [placement_of(one, dims) for one in items_of(placed)]
+
+
 def placement_of(value: Value, dims: int) -> Placement:
     """Return how a placement cuts a tensor of so many dimensions."""
     if is_distributed(value, "Replicate"):

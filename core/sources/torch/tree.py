@@ -52,16 +52,16 @@ _STORAGES: Final = {
     "QUInt2x4Storage": "quint2x4",
     "UntypedStorage": UNTYPED,
 }
-_REBUILT: Final = frozenset(f"torch._utils._rebuild_tensor{ending}" for ending in ("", "_v2", "_v3"))
-_WRAPPED: Final = frozenset({
+REBUILT: Final = frozenset(f"torch._utils._rebuild_tensor{ending}" for ending in ("", "_v2", "_v3"))
+WRAPPED: Final = frozenset({
     "torch._utils._rebuild_parameter",
     "torch._utils._rebuild_parameter_with_state",
     "torch._utils._rebuild_device_tensor_from_cpu_tensor",
     "torch.nn.parameter.Parameter",
 })  # fmt: skip
 """Their first argument is the tensor."""
-_OF_TYPE: Final = frozenset({"torch._tensor._rebuild_from_type_v2", "torch.tensor._rebuild_from_type"})
-_WRAPPER: Final = "torch._utils._rebuild_wrapper_subclass"
+OF_TYPE: Final = frozenset({"torch._tensor._rebuild_from_type_v2", "torch.tensor._rebuild_from_type"})
+WRAPPER: Final = "torch._utils._rebuild_wrapper_subclass"
 _UNREAD_KINDS: Final = {
     "torch._utils._rebuild_qtensor": "a quantized tensor",
     "torch._utils._rebuild_sparse_tensor": "a sparse tensor",
@@ -178,11 +178,11 @@ class _Walk:
     def _visit_made(self, path: tuple[str, ...], made: Made, *, is_inside: bool) -> None:
         name, args = made.name, plain(made.args)
         given: Sequence[Value] = args if type(args) is tuple else ()
-        if name in _REBUILT:
+        if name in REBUILT:
             self._add(path, given, None, made.start)
-        elif name in _WRAPPED and given:
+        elif name in WRAPPED and given:
             self.visit(path, given[0], made.start, is_inside=is_inside)
-        elif name in _OF_TYPE and len(given) > 3:
+        elif name in OF_TYPE and len(given) > 3:
             self._visit_typed(path, given, made, is_inside=is_inside)
         elif is_distributed(made, "ShardedTensor"):
             self._visit_sharded(path, made)
@@ -195,7 +195,7 @@ class _Walk:
     def _visit_typed(self, path: tuple[str, ...], given: Sequence[Value], made: Made, *, is_inside: bool) -> None:
         """Add a tensor of a class of its own: `_rebuild_from_type_v2(function, class, arguments, state)`."""
         inner = Made(given[0], given[2], made.start, made.end, given[3])
-        if name_of(given[0]) != _WRAPPER:
+        if name_of(given[0]) != WRAPPER:
             self.visit(path, inner, made.start, is_inside=is_inside)
         elif is_distributed_name(name_of(given[1]), "ShardedTensor"):
             self._visit_sharded(path, inner)
@@ -217,11 +217,11 @@ class _Walk:
                 break
             args = plain(value.args)
             given: Sequence[Value] = args if type(args) is tuple else ()
-            if value.name in _REBUILT:
+            if value.name in REBUILT:
                 return given
-            if value.name in _WRAPPED and given:
+            if value.name in WRAPPED and given:
                 value = given[0]
-            elif value.name in _OF_TYPE and len(given) > 3 and name_of(given[0]) in _REBUILT:
+            elif value.name in OF_TYPE and len(given) > 3 and name_of(given[0]) in REBUILT:
                 value = Made(given[0], given[2], value.start, value.end)
             else:
                 break
