@@ -29,6 +29,8 @@ def test_the_names_that_matter() -> None:
     assert sorted(alias.name for node in imports for alias in node.names) == sorted([*NAMES, "__version__"])
     with pytest.raises(AttributeError, match=r"edl_ckpt\.core may have it"):
         edl_ckpt.undo  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match=r"did you mean verify_version\?"):
+        edl_ckpt.verify  # type: ignore[attr-defined]  # noqa: B018
     assert_type(edl_ckpt.list_versions("."), edl_ckpt.core.Listing)
 
 

@@ -38,7 +38,9 @@ _NAMES = (
 
 def __getattr__(name: str) -> object:
     if name not in {"core", *_NAMES.split()}:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; edl_ckpt.core may have it")
+        near = [known for known in _NAMES.split() if known.split("_")[0] == name]  # `verify` of verify_version
+        way = f"did you mean {' or '.join(near)}?" if near else "edl_ckpt.core may have it"
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; {way}")
     from importlib import import_module
 
     core = import_module(f"{__name__}.core")

@@ -204,8 +204,8 @@ def checked(results: Sequence[VerifyResult]) -> str:
 
 def _beside(results: Sequence[VerifyResult]) -> str:
     """Say what was neither read nor compared with a checksum."""
-    uncompared = [name for result in results for name in result.uncompared]
-    unread = [name for result in results for name in result.unread_files]
+    uncompared = dict.fromkeys(name for result in results for name in result.uncompared)  # versions have the same names
+    unread = dict.fromkeys(name for result in results for name in result.unread_files)
     said = f"; not compared: {abridged(map(text.escaped, uncompared), 4)}" if uncompared else ""
     return said + (f"; not read: {abridged(map(text.escaped, unread), 4)}" if unread else "")
 

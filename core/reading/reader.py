@@ -305,10 +305,11 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
     def variable(self, name: str, *, bits: bool = False) -> npt.NDArray[np.generic]:
         """Return a dense variable. numpy lacks bfloat16: it becomes float32 of the same values, with `bits` `BFLOAT16`.
 
-        With `bits`, elements of other dtypes that numpy lacks, such as float8, are unsigned integers of their bits.
-        Raises NameNotFoundError, which is a KeyError, for an unknown name, and UnsupportedError as `find_array`.
+        With `bits`, elements of other dtypes that numpy lacks, such as float8, are unsigned integers of their bits. A
+        name may be an end that only one variable has. Raises NameNotFoundError, which is a KeyError, for an unknown
+        name, UsageError for the end of several, and UnsupportedError as `find_array`.
         """
-        shard, entry = self.find_array(name, bits=bits)
+        shard, entry = self.find_array(self.variable_name(name), bits=bits)
         check_dimensions(entry.name, entry.shape, shard.file.path)
         check_memory(entry.size_bytes, f"variable {entry.name!r}", self.version.ref)
         return read_elements(self, shard, entry, 0, entry.elements, bits=bits).reshape(entry.shape)

@@ -82,6 +82,16 @@ _FORMATS: Final[tuple[type[ExportFormat], ...]] = (
 FORMATS: Final[Mapping[str, type[ExportFormat]]] = {each.traits.name: each for each in _FORMATS}
 """Every format by its name."""
 _BY_ENDING: Final = {ending: each.traits.name for each in _FORMATS for ending in each.traits.endings}
+_BY_WORD: Final = {
+    **dict.fromkeys(("torchrec", "torchtitan", "megatron", "fsdp", "verl"), "dcp"),
+    **dict.fromkeys(("tf", "keras", "deeprec", "easyrec", "tfplus", "bundle"), "tensorflow"),
+    **dict.fromkeys(("hf", "huggingface", "transformers"), "safetensors"),
+    **dict.fromkeys(("pt", "pytorch", "lightning"), "torch"),
+    **dict.fromkeys(("numpy", "np"), "npz"),
+    **dict.fromkeys(("arrow", "pandas", "polars", "duckdb"), "parquet"),
+    **dict.fromkeys(("elasticdl", "edl"), "checkpoint"),
+}
+"""The formats by what people call their readers."""
 
 
 def guess_format(output: str) -> str:
@@ -107,7 +117,9 @@ def requested(request: ExportRequest, format_name: str | None, executor: Executo
     if request.force or not request.version.is_elasticdl:
         check_outside(request.version, request.goal, replaces=request.force)
     if name not in FORMATS:
-        raise UsageError(f"no format {name!r}; expected one of {', '.join(FORMATS)}", hint=meant(name, FORMATS))
+        theirs = _BY_WORD.get(name.lower())
+        hint = f"for {name}: --format {theirs}" if theirs else meant(name, FORMATS)
+        raise UsageError(f"no format {name!r}; expected one of {', '.join(FORMATS)}", hint=hint)
     if request.limit is not None and not FORMATS[name].traits.takes_limit:
         limited = sorted(each.traits.name for each in _FORMATS if each.traits.takes_limit)
         raise UsageError(f"--limit is for {', '.join(limited)}")

@@ -53,6 +53,27 @@ def test_prune_right_after_verify(run: Path) -> None:
     assert sorted(path.name for path in run.iterdir() if path.name.startswith("step")) == ["step_2", "step_3", "step_4"]
 
 
+def test_a_check_that_reads_less(run: Path) -> None:
+    """After `--deep` found damage, a check that reads less names it; one as deep finds it, others are silent."""
+    assert "damaged" not in edl("verify", f"{run}@3").stderr
+    assert edl("verify", f"{run}@3", "--deep").returncode == 3
+    for flags in ((), ("--quick",)):
+        done = edl("verify", f"{run}@3", *flags)
+        assert done.returncode == 0
+        assert f"{run}@3 is damaged: checksum of {NAME}" in done.stderr
+        assert f"edl-ckpt verify {run}@3 --deep" in done.stderr.replace("\n", " ")
+    assert "reads less" in edl("verify", run, "--all").stderr
+    assert "reads less" not in edl("verify", f"{run}@3", "--deep").stderr + edl("verify", f"{run}@2").stderr
+
+
+def test_other_files_are_named_once(run: Path) -> None:
+    """A file that no format reads is in many versions, and the sentence about all of them names it once."""
+    for step in (1, 2):
+        (run / f"step_{step}/trainer_state.json").write_text("{}")
+    settle()
+    assert edl("verify", run, "--all", "--deep").stdout.count("trainer_state.json") == 1
+
+
 def test_prune_that_verifies_first(run: Path) -> None:
     """`prune --verified deep` reads the versions that stay, only as many as needed, and counts none with errors."""
     done = edl("prune", run, "--keep", "1", "--verified", "deep", "--yes")

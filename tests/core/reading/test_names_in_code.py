@@ -27,6 +27,7 @@ def test_ends_and_companions(tmp_path: Path) -> None:
         slot = checkpoint.table("user:momentum1")
         assert checkpoint["user:momentum1"].tobytes() == slot.to_numpy().vectors.tobytes()
         assert checkpoint["over.bias"].tobytes() == checkpoint["model.over.bias"].tobytes()
+        assert checkpoint.variable("bias").tobytes() == checkpoint["over.bias"].tobytes()
         with pytest.raises(NameNotFoundError):
             checkpoint["nothing"]
         with pytest.raises(UsageError, match="which table"):

@@ -32,7 +32,7 @@ from edl_ckpt.core.base.errors import (
     UsageError,
 )
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.operations.export import ExportResult, Selection, export_version
+from edl_ckpt.core.operations.export import _BY_WORD, FORMATS, ExportResult, Selection, export_version
 from edl_ckpt.core.operations.importing import import_arrays
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.reading.casts import cast_floats
@@ -325,6 +325,16 @@ def test_selection(run: Version, tmp_path: Path) -> None:
     assert set(exported(run, tmp_path, "2.npz", selection=Selection(variables=("a/*", "b")))[1]) == {"a/kernel", "b"}
     with pytest.raises(NotFoundError, match=r"no table matches 'x\*'"):
         export_version(run, str(tmp_path / "3.npz"), selection=Selection(tables=("x*",)))
+
+
+def test_formats_by_the_names_of_their_readers(run: Version, tmp_path: Path) -> None:
+    """A format that does not exist is answered with the one that this reader takes, and every such answer exists."""
+    for name in _BY_WORD:
+        with pytest.raises(UsageError) as caught:
+            export_version(run, str(tmp_path / "out"), format_name=name)  # type: ignore[arg-type]
+        assert caught.value.hint == f"for {name}: --format {_BY_WORD[name]}"
+    assert set(_BY_WORD.values()) <= set(FORMATS)
+    assert not set(_BY_WORD) & set(FORMATS)
 
 
 def test_options_of_other_formats(run: Version, tmp_path: Path) -> None:
