@@ -51,7 +51,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, number: int, action: Callable[[],
 
 @pytest.mark.parametrize(
     ("name", "stride"),
-    [("tfra", 1), ("torch", 3), ("dynamicemb", 3), *(pytest.param(n, 1, marks=pytest.mark.hours) for n in RUNS)],
+    [*((name, 3) for name in RUNS), ("tfra", 1), *(pytest.param(n, 1, marks=pytest.mark.hours) for n in RUNS)],
 )
 def test_killed_before_any_step_the_version_is_the_old_one_or_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, stride: int
