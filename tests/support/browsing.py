@@ -43,7 +43,7 @@ PICTURES: dict[str, tuple[str, tuple[int, int], tuple[str, ...]]] = {
 }
 """Pictures by their names: the reference, the size of the window, and the keys."""
 
-_SECONDS = 60.0
+_SECONDS = 300.0
 """A screen that has not come after so long does not come, on the slowest machine."""
 
 

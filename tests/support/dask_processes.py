@@ -77,7 +77,7 @@ class DaskProcesses:
         """End a worker, and wait for it."""
         process = self.workers.pop(name)
         process.send_signal(number)
-        process.wait(60)
+        process.wait(300)
 
     def close(self) -> None:
         """Kill everything."""
@@ -86,7 +86,7 @@ class DaskProcesses:
                 with suppress(OSError):
                     process.send_signal(signal.SIGCONT)
                 process.kill()
-                process.wait(60)
+                process.wait(300)
 
 
 @contextmanager

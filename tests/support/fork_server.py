@@ -87,7 +87,7 @@ def server(before: Callable[[], None] | None = None) -> Server:
 
     def end() -> None:
         ours.close()
-        process.wait(60)
+        process.wait(300)
 
     atexit.register(end)
     return Server(process, ours)

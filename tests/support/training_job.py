@@ -156,7 +156,7 @@ def _watching(location: str, lines: Path, steps: int) -> Iterator[None]:
             wait_until(lambda: f'@{steps}"' in _refs(lines, "complete") and _refs(lines, "deleted"))
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(60)
+            process.wait(300)
 
 
 def _refs(lines: Path, event: str) -> str:

@@ -45,7 +45,7 @@ main()
 """
 
 
-def wait_until(condition: Callable[[], object], *, seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], *, seconds: float = 300.0) -> None:
     """Return as soon as a condition is true; fail when it is not within so many seconds."""
     for _ in wait_for(condition, seconds=seconds, pause=0.01):
         pass
@@ -57,7 +57,7 @@ def settle() -> None:
     wait_until(lambda: time.time() > now + 0.06)
 
 
-def wait_for(condition: Callable[[], object], *, seconds: float = 60.0, pause: float = 0.3) -> Iterator[None]:
+def wait_for(condition: Callable[[], object], *, seconds: float = 300.0, pause: float = 0.3) -> Iterator[None]:
     """Yield before each look at a condition until it is true; fail when it is not within so many seconds."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -87,7 +87,7 @@ class Paused:
         """Send a signal, let the thread go on, and return the exit code."""
         self.process.send_signal(number)
         self.resume()
-        return self.process.wait(60)
+        return self.process.wait(300)
 
 
 @contextmanager
@@ -109,7 +109,7 @@ def count_calls(*arguments: str | Path, of: str, cwd: Path | None = None) -> int
     """Run the program to its end, and return how many calls of some functions of `os` it made."""
     with _watched(arguments, f"{of}:0", cwd) as program:
         count = sum(map(len, iter(lambda: os.read(program.ready, 65536), b"")))
-        assert program.process.wait(60) == 0
+        assert program.process.wait(300) == 0
     return count
 
 

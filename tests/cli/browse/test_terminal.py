@@ -58,7 +58,7 @@ class Terminal:
 
     def until(self, words: str) -> str:
         """Wait until the screen has some words, and return it."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while words not in (text := self.look()):
             assert time.monotonic() < deadline, f"{words!r} does not come:\n{text}"
         return text
@@ -74,7 +74,7 @@ class Terminal:
 
     def end(self) -> int:
         """Wait for the end of the program, and return its exit code."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while self.process.poll() is None:
             self.look()
             assert time.monotonic() < deadline, "it does not end"

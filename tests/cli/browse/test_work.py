@@ -19,7 +19,7 @@ def done(work: Callable[[BackgroundJob], Any]) -> BackgroundJob:
     ended = threading.Event()
     job = BackgroundJob("working", work, lambda _: ended.set())
     job.begin()
-    assert ended.wait(60)
+    assert ended.wait(300)
     assert not job.is_running
     return job
 
@@ -103,8 +103,8 @@ def test_giving_up(how: str) -> None:
     gate = threading.Event()
     job = BackgroundJob("working", work, lambda _: ended.set())
     job.begin()
-    assert begun.wait(60)
+    assert begun.wait(300)
     job.give_up()
-    assert gone.wait(60)
+    assert gone.wait(300)
     assert not job.is_running
     assert not ended.is_set()

@@ -28,7 +28,7 @@ from following import Job, saving, shard_data
 from program import PROGRAM, document, edl
 from waiting import wait_until
 
-SECONDS = 60.0
+SECONDS = 300.0
 
 
 @contextmanager

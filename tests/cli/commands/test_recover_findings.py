@@ -140,7 +140,7 @@ def test_it_asks_on_a_terminal(halfway: Path, answer: bytes, code: int) -> None:
     ) as process:
         os.close(child)
         os.write(parent, answer)
-        assert process.wait(60) == code
+        assert process.wait(300) == code
     asked = os.read(parent, 4096).decode()
     os.close(parent)
     assert "the replacement of version 7" in asked

@@ -189,7 +189,7 @@ def answer_prompt(run: Path, answer: str) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the plan must come with the question
         os.execvp(PROGRAM[0], [*PROGRAM, "prune", str(run), "--keep", "1", "--no-color"])
     seen = b""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while b"[y/N]" not in seen and time.monotonic() < deadline:
         seen += os.read(fd, 4096)
     assert b"Delete 2 versions (616 B)? [y/N]" in seen

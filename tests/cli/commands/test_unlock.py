@@ -105,7 +105,7 @@ def test_asks_on_a_terminal(run: Path) -> None:
         ) as process:
             os.close(child)
             os.write(parent, answer)
-            assert process.wait(60) == code
+            assert process.wait(300) == code
         asked = os.read(parent, 4096).decode()
         os.close(parent)
         assert f"locked by process {os.getpid()}" in asked

@@ -127,7 +127,7 @@ def test_a_bar_follows_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     window.wait(lambda last: last == "")
     tracker.start("more", 100)
     assert tracker._thread is not None
-    tracker._thread.join(60)
+    tracker._thread.join(300)
     assert not tracker.erasing()
     window.close()
 

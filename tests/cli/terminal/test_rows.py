@@ -162,7 +162,7 @@ def test_results_stream(tmp_path: Path) -> None:
         assert process.poll() is None
     second = json.loads(process.stdout.readline())
     assert (second["ref"], second["sealed"]) == (f"{run}@2", True)
-    assert process.wait(60) == 0
+    assert process.wait(300) == 0
     process.stdout.close()
 
 

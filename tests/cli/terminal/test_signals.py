@@ -57,7 +57,7 @@ def test_a_second_signal_ends_at_once(run: Path, tmp_path: Path, first: int, sec
         program.resume()
         program.wait_for_stop()  # it removes what it had written
         program.process.send_signal(second)
-        assert program.process.wait(60) == -second
+        assert program.process.wait(300) == -second
     out = tmp_path / "out"
     assert elasticdl_rules.leftovers(out) != []
     assert edl("recover", out).returncode == 0
@@ -70,7 +70,7 @@ def test_a_signal_that_asks(run: Path, tmp_path: Path) -> None:
         for _ in wait_for((tmp_path / "stderr").read_text):
             p.process.send_signal(signal.SIGUSR1)  # again: Python may see one only when what it waits for has come
         p.resume()
-        assert p.process.wait(60) == 0
+        assert p.process.wait(300) == 0
     said = (tmp_path / "stderr").read_text()
     assert re.fullmatch(r"(edl-ckpt: \w+: +\d+%, \S+ of \S+ \w*B.* \(at work for \d+ s\)\n)+", said), said
     assert edl("verify", run, "--deep").returncode == 0

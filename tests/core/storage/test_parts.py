@@ -54,7 +54,7 @@ def test_parts_on_their_way_are_waited_for() -> None:
     waiting.join(0.05)
     assert opened == []
     memory.drop(sending[0])
-    waiting.join(60)
+    waiting.join(300)
     assert len(opened) == 1
     assert memory.spooled_bytes == 0
     assert memory.peak_bytes == 3 * SIZE

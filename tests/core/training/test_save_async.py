@@ -34,7 +34,7 @@ class Gate(Recorder):
         """Wait for the test."""
         if what == "saving":
             self.arrived.set()
-            assert self.opened.wait(60)
+            assert self.opened.wait(300)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_the_snapshot_is_of_the_moment(tmp_path: Path, gate: Gate) -> None:
     strided = np.ones((4, 4), np.float32)[:, ::2]
     with CheckpointSaver(tmp_path, reporter=gate) as saver:
         pending = saver.save_async(1, {"w": weights, "s": strided}, {"t": Table(ids, rows)})
-        assert gate.arrived.wait(60)
+        assert gate.arrived.wait(300)
         weights[:], rows[:], ids[:], strided[:] = 2, 2, 9, 2
         assert not pending.is_done
         gate.opened.set()
@@ -99,7 +99,7 @@ def test_one_save_at_a_time(tmp_path: Path, gate: Gate, waiting: threading.Event
     """The next call waits for the save under way, and reports how long: that is the back-pressure."""
     saver = CheckpointSaver(tmp_path, reporter=gate)
     first = saver.save_async(1, {"w": np.ones(3)}, {})
-    assert gate.arrived.wait(60)
+    assert gate.arrived.wait(300)
 
     def let_wait() -> None:
         waiting.wait()
@@ -158,7 +158,7 @@ def test_arrays_that_are_handed_over(tmp_path: Path, gate: Gate) -> None:
     weights = np.ones(3)
     with CheckpointSaver(tmp_path, reporter=gate) as saver:
         saver.save_async(1, {"w": weights}, {}, copy=False)
-        assert gate.arrived.wait(60)
+        assert gate.arrived.wait(300)
         weights[:] = 2
         gate.opened.set()
     assert read(tmp_path, 1) == [2, 2, 2]

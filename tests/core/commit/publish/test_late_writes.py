@@ -59,7 +59,7 @@ def test_a_save_during_the_flush_and_the_proof_stays(
         change(place / "step_10")
         before = raw_tree(place / "step_10")
         program.resume()
-        code = program.process.wait(60)
+        code = program.process.wait(300)
     assert code == (3 if name == "strip" else 11)  # a prune goes on with the other versions
     assert raw_tree(place / "step_10") == before
     recover(str(place))
@@ -74,7 +74,7 @@ def test_a_save_of_elasticdl_stays(tmp_path: Path) -> None:
         shard.write_bytes(shard.read_bytes())
         before = raw_tree(shard.parent)
         program.resume()
-        assert program.process.wait(60) == 11
+        assert program.process.wait(300) == 11
     assert raw_tree(shard.parent) == before
     assert verify_version(at(tmp_path / "run", 7)).ok
 

@@ -78,6 +78,6 @@ def test_stopped_on_disk(tmp_path: Path) -> None:
         assert lock.exists()
         program.process.send_signal(signal.SIGCONT)
         program.resume()
-        assert program.process.wait(60) == 0
+        assert program.process.wait(300) == 0
     assert only(tmp_path / "run").ps_num == 3
     assert reshard_version(only(tmp_path / "run"), 2).to_ps == 2

@@ -49,7 +49,7 @@ def test_savers_pruners_readers(tmp_path: Path, many: int) -> None:
         child.join(300)
     saved.set()
     for child in children:
-        child.join(60)
+        child.join(300)
         assert child.exitcode == 0
     errors = [queue.get() for _ in range(queue.qsize())] if not queue.empty() else []
     assert errors == []

@@ -49,7 +49,7 @@ def together(*actions: Callable[[], object]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
     return results
 
 
@@ -89,7 +89,7 @@ def test_the_oldest_member_leads(job: Callable[..., LocalCoordinator]) -> None:
     second_joins.start()
     wait_until(lambda: first.should_rendezvous(None))
     first.rendezvous_barrier()
-    second_joins.join(60)
+    second_joins.join(300)
     assert (first.rank, second.rank, second.world_size) == (0, 1, 2)
     first.close()
     with pytest.raises(MembershipError):
@@ -112,7 +112,7 @@ def test_who_does_not_fit_waits(job: Callable[..., LocalCoordinator]) -> None:
     with pytest.raises(MembershipError):
         leader.barrier()
     leader.rendezvous_barrier()
-    waiting.join(60)
+    waiting.join(300)
     assert (leader.world_size, spare.rank) == (2, 1)
 
 
@@ -124,7 +124,7 @@ def test_a_round_waits_for_late_members(job: Callable[..., LocalCoordinator]) ->
     waiting.join(0.2)
     assert waiting.is_alive()
     second.rendezvous_barrier()
-    waiting.join(60)
+    waiting.join(300)
     assert [(each.rank, each.world_size) for each in (first, second)] == [(0, 2), (1, 2)]
 
 
@@ -144,7 +144,7 @@ def test_a_last_call_ends(job: Callable[..., LocalCoordinator]) -> None:
     waiting.start()
     wait_until(lambda: patient._listener is not None)
     other.signal_training_done()
-    waiting.join(60)
+    waiting.join(300)
     assert [type(each) for each in results] == [StopException]
     for wrong in (-1.0, float("nan")):
         with pytest.raises(UsageError, match="last_call_seconds"):
@@ -207,7 +207,7 @@ def test_a_step_counts_when_all_have_finished_it(job: Callable[..., LocalCoordin
     leader.join(0.2)
     assert leader.is_alive()
     assert not second.should_rendezvous(None)
-    leader.join(60)
+    leader.join(300)
     assert not leader.is_alive()
 
 
