@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import testing_figures
-from testing_figures import PAGE, PLACE, NoSummaryError, Run, fill, lines_of, run_of
+from testing_figures import PAGE, NoSummaryError, Run, lines_of, run_of, written
 
 TIMES = "\nreal\t0m9.0s\nuser\t0m12.5s\nsys\t0m1.5s\n"
 _NUMBER = re.compile(r"\d[\d,.]*(?<=\d)")
@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"\d[\d,.]*(?<=\d)")
 def test_the_page_has_the_words_of_the_script() -> None:
     """But for its numbers the page has what the script would write: no sentence there is written by hand."""
     page = PAGE.read_text(encoding="utf-8")
-    new = fill(page, PLACE, lines_of(Run(1, 2, 3.0, 4.0, 5)))
+    new = written(page, Run(1, 2, 3.0, 4.0, 5))
     assert _NUMBER.sub("N", new) == _NUMBER.sub("N", page)
 
 

@@ -69,11 +69,15 @@ def lines_of(run: Run) -> Iterator[str]:
     yield f"* Of {len(rows.samples)} tests it runs some cases; {len(rows.whole)} tests are left to `pytest -m slow`."
 
 
+def written(page: str, run: Run) -> str:
+    """Return the page with a run in its place."""
+    return fill(page, PLACE, lines_of(run))
+
+
 def main() -> None:
     """Write the figures of a run into the page."""
     run = run_of(Path(sys.argv[1]).read_text(encoding="utf-8"), len(os.sched_getaffinity(0)))
-    page = fill(PAGE.read_text(encoding="utf-8"), PLACE, lines_of(run))
-    PAGE.write_text(page, encoding="utf-8")
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), run), encoding="utf-8")
 
 
 if __name__ == "__main__":
