@@ -82,7 +82,7 @@ def test_an_export_comes_back(tmp_path: Path, ending: str, dtype: str) -> None:
     save_checkpoint(tmp_path / "run", 1, 2, variables={}, tables=tables, layout="elasticdl")
     export_version(only(tmp_path / "run"), tmp_path / f"users.{ending}", selection=Selection(tables=("users",)))
     if dtype == "float64":
-        with pytest.warns(EdlCkptWarning, match="more digits than float32 keeps.*edit --cast users=float32"):
+        with pytest.warns(EdlCkptWarning, match="more digits than float32 keeps.*convert_version.*users.*float32"):
             result = import_arrays(tmp_path / f"users.{ending}", tmp_path / "new", 1, 3, layout="elasticdl")
     else:
         result = import_arrays(tmp_path / f"users.{ending}", tmp_path / "new", 1, 3, layout="elasticdl")
