@@ -181,6 +181,10 @@ def _may_be_whole(step: _FoundStep, *, has_claims: bool) -> bool:
     return has_claims or not step.entry.name.isdigit()
 
 
+_Digests = dict[str, dict[str, Any]]
+"""What the small files of a step say, by system and name."""
+
+
 class _Claimed(NamedTuple):
     """The parts that formats have of a step, and whether its small files said that something is wrong."""
 
@@ -198,24 +202,47 @@ def _claims(steps: Sequence[_FoundStep], read_small: ReadSmall, *, again: bool =
     digests = iter(read_small.digests(wanted, again=again))
     claims: list[_Claimed] = []
     for step in steps:
-        by_format: dict[str, dict[str, Any]] = {form.system: {} for form in step.formats}
-        is_doubtful = False
+        by_format: _Digests = {form.system: {} for form in step.formats}
         for form, name in step.heads:
-            digest = by_format[form.system][name] = next(digests)
-            is_doubtful = is_doubtful or isinstance(digest, CorruptError | UnsupportedError)
-            if isinstance(digest, EdlCkptError) and not isinstance(digest, CorruptError | UnsupportedError):
-                step.fault = step.fault or Fault.of(digest, step.shown[name].path)
-        every = ((form, _claim_of(form, step, by_format[form.system])) for form in step.formats)
-        parts = [(form, claim) for form, claim in every if claim is not None]
-        parts = [part for part in parts if part[1].owns] or [p for p in parts if not p[1].yields] or parts[:1]
-        # Where the content of a file names its system, names of other files alone name no second one.
-        known = [(form, claim) for form, claim in parts if claim.is_known]
-        is_torn = any(claim.lacks for _, claim in parts)
-        groups = [group for _, claim in known or parts for group in (claim.common, *claim.shards.values())]
-        every_name = [name for group in groups for name in group]
-        is_sure = any(not form.about.known_by_names for form, _ in known)
-        claims.append(_Claimed(known or parts, is_doubtful or bool(step.heads and is_torn), every_name, is_sure))
+            by_format[form.system][name] = next(digests)
+        claims.append(_claimed(step, by_format))
     return claims
+
+
+def _claimed(step: _FoundStep, digests: _Digests) -> _Claimed:
+    """Return the parts that formats have of a step, and give it the fault of a small file that cannot be read now."""
+    is_doubtful = False
+    for form, name in step.heads:
+        digest = digests[form.system][name]
+        if isinstance(digest, CorruptError | UnsupportedError):
+            is_doubtful = True
+        elif isinstance(digest, EdlCkptError):
+            step.fault = step.fault or Fault.of(digest, step.shown[name].path)
+    parts = _parts_of(step, digests)
+    is_torn = any(claim.lacks for _, claim in parts)
+    # Where the content of a file names its system, names of other files alone name no second one.
+    known = [(form, claim) for form, claim in parts if claim.is_known]
+    claimed_names: list[str] = []
+    for _, claim in known or parts:
+        claimed_names += claim.common
+        for members in claim.shards.values():
+            claimed_names += members
+    is_sure = any(not form.about.known_by_names for form, _ in known)
+    return _Claimed(known or parts, is_doubtful or bool(step.heads and is_torn), claimed_names, is_sure)
+
+
+def _parts_of(step: _FoundStep, digests: _Digests) -> list[tuple[Format, Claim]]:
+    """Return what formats claim of a step: those that own it, else those that yield to no other, else the first."""
+    parts: list[tuple[Format, Claim]] = []
+    for form in step.formats:
+        claim = _claim_of(form, step, digests[form.system])
+        if claim is not None:
+            parts.append((form, claim))
+    owners = [(form, claim) for form, claim in parts if claim.owns]
+    if owners:
+        return owners
+    firm = [(form, claim) for form, claim in parts if not claim.yields]
+    return firm or parts[:1]
 
 
 def _look_for_pointers(steps: Sequence[_FoundStep], claims: Sequence[_Claimed], read_small: ReadSmall) -> None:
@@ -244,28 +271,31 @@ def _claim_of(form: Format, step: _FoundStep, digests: Mapping[str, Any]) -> Cla
 
 def _version(listing: FlatListing, step: _FoundStep, claimed: _Claimed) -> Version:
     """Return a step as a version."""
-    parts = claimed.parts
-    ps_num = max((claim.ps_num for _, claim in parts if claim.ps_num is not None), default=None)
-    shards = _shards(step.files, [claim for _, claim in parts], ps_num or 0)
-    lacks = tuple(words for _, claim in parts for words in claim.lacks)
-    modified = max([entry.modified for entry in step.files.values()] + ([step.entry.modified] if step.entry else []))
-    unsupported = next((claim.unsupported for _, claim in parts if claim.unsupported), "")
-    faults = [step.fault]
-    if step.has_faults:
-        faults += [step.files[name].fault for name in claimed.names]
-    faults += [Fault(UnsupportedError, unsupported, step.path)] if unsupported else []
-    fault = next(filter(None, faults), None)
+    claims = [claim for _, claim in claimed.parts]
+    ps_num = max((claim.ps_num for claim in claims if claim.ps_num is not None), default=None)
+    shards = _shards(step.files, claims, ps_num or 0)
+    fault = _fault_of(step, claimed)
+    lacks = tuple(words for claim in claims for words in claim.lacks)
+    if fault and fault.kind is not UnsupportedError:
+        lacks = ()  # nothing is known to be missing where something cannot be read now
+    modified = max((entry.modified for entry in step.files.values()), default=0.0)
+    if step.entry:
+        modified = max(modified, step.entry.modified)
     if fault:
         state = State.UNREADABLE
-        if fault.kind is not UnsupportedError:  # nothing is known to be missing where something cannot be read now
-            lacks = ()
-    elif lacks or not shards:
-        state = State.WRITING if listing.is_fresh(modified) else State.INCOMPLETE
-    else:
+    elif shards and not lacks:
         state = State.COMPLETE
+    elif listing.is_fresh(modified):
+        state = State.WRITING
+    else:
+        state = State.INCOMPLETE
     layout = step.layout
-    if parts:
-        layout = replace(layout, system=parts[0][0].system, placement=parts[0][1].placement)
+    if claimed.parts:
+        form, claim = claimed.parts[0]
+        layout = replace(layout, system=form.system, placement=claim.placement)
+    shapes: dict[str, tuple[int, int]] = {}
+    for claim in claims:
+        shapes |= claim.shapes
     return Version(
         listing.location,
         UNNUMBERED if step.number is None else step.number,
@@ -279,10 +309,25 @@ def _version(listing: FlatListing, step: _FoundStep, claimed: _Claimed) -> Versi
         fault=fault,
         linked=step.entry is not None and step.entry.linked,
         lacks=lacks,
-        whole_part=_whole_part(parts) if lacks else "",
-        shapes={name: shape for _, claim in parts for name, shape in claim.shapes.items()},
+        whole_part=_whole_part(claimed.parts) if lacks else "",
+        shapes=shapes,
         unclaimed=tuple(sorted(step.files.keys() - {*claimed.names})),
     )
+
+
+def _fault_of(step: _FoundStep, claimed: _Claimed) -> Fault | None:
+    """Return why a step cannot be read: its own fault, that of a claimed file, or what its format does not support."""
+    if step.fault:
+        return step.fault
+    if step.has_faults:
+        for name in claimed.names:
+            fault: Fault | None = step.files[name].fault
+            if fault:
+                return fault
+    for _, claim in claimed.parts:
+        if claim.unsupported:
+            return Fault(UnsupportedError, claim.unsupported, step.path)
+    return None
 
 
 def _whole_part(parts: Sequence[tuple[Format, Claim]]) -> str:
