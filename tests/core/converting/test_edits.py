@@ -323,6 +323,15 @@ USER, ITEM = "model.ebc.embedding_bags.user.weight", "model.ebc.embedding_bags.i
 USER_STATE = "optim.state.ebc.embedding_bags.user.weight.user.momentum1"
 
 
+@pytest.mark.parametrize("name", ["user:momentum1", "us*:momentum1", USER_STATE])
+def test_a_companion_is_dropped_by_its_short_name(tmp_path: Path, name: str) -> None:
+    """A table and a slot name a companion; its table and all others stay."""
+    version = source("torchrec", tmp_path)
+    before = arrays(version)
+    _, out = edited(version, tmp_path, Changes(drop=(name,)))
+    assert arrays(out).keys() == before.keys() - {USER_STATE}
+
+
 @pytest.mark.parametrize("rows", [1, 2, 501, 502, 1002, 1003, 1004, 1005, 5000])
 def test_a_matrix_of_another_size(tmp_path: Path, rows: int) -> None:
     """A matrix and its momentum are cut, or grow by zeros; the other one is untouched."""
