@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from edl_ckpt.cli.manual.marks import LISTS, NOTES, declared
 from edl_ckpt.cli.options import arguments, references
 from edl_ckpt.cli.options import common as o
@@ -28,7 +26,7 @@ def tag_add_command(
     out: Output,
     words: _TagWords,
     also: Annotated[bool, o.flag("Keep the tag on other versions too; `@TAG` then names none of them.")] = False,
-    move: Annotated[bool, typer.Option("--move", hidden=True)] = False,  # noqa: ARG001 - the default by now
+    move: Annotated[bool, o.flag("Take the tag from other versions.", hidden=True)] = False,  # noqa: ARG001 - the default by now
     force: Annotated[bool, o.flag("Tag a version that is not complete, too.")] = False,
     lock_wait: o.LockWait = "10s",
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
 
 import typer
 
@@ -32,19 +32,30 @@ def argument(metavar: str, text: str) -> Any:
     return typer.Argument(metavar=metavar, help=text)
 
 
+class DeclaredOption(NamedTuple):
+    """An option as a command declares it, before the parameter that has it gives it a name (`decorator.py`)."""
+
+    flags: tuple[str, ...]
+    """Flags beside the one that comes of the name; a long one among them takes its place."""
+    help: str
+    metavar: str | None = None
+    """The words that stand for its value; None for a flag."""
+    least: int | None = None
+    most: int | None = None
+    hidden: bool = False
+    """It works, and no help shows it."""
+
+
 def option(
     metavar: str, text: str, *flags: str, least: int | None = None, most: int | None = None, hidden: bool = False
-) -> Any:
-    """Declare an option with a value: what stands for it, its help, and flags; the long one comes of its name.
-
-    One that is `hidden` works, and no help shows it.
-    """
-    return typer.Option(*flags, metavar=metavar, help=text, min=least, max=most, hidden=hidden)
+) -> DeclaredOption:
+    """Declare an option with a value: what stands for it, its help, and flags; the long one comes of its name."""
+    return DeclaredOption(flags, text, metavar, least, most, hidden)
 
 
-def flag(text: str, *flags: str) -> Any:
+def flag(text: str, *flags: str, hidden: bool = False) -> DeclaredOption:
     """Declare an option without a value: its help, and its flags; the long one comes of its name."""
-    return typer.Option(*flags, help=text)
+    return DeclaredOption(flags, text, hidden=hidden)
 
 
 Ref = Annotated[str | None, argument("[REF]", f"{_REF_HELP}the newest complete version in {_DEFAULT_PLACE}.")]

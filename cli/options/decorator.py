@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from edl_ckpt.cli.options.common import CommandLineOnly, Csv, Jsonl, System, flag, option
+from edl_ckpt.cli.options.common import CommandLineOnly, Csv, DeclaredOption, Jsonl, System, flag, option
 from edl_ckpt.cli.options.config import COMMAND_LINE_ONLY, stray_variables, user_directory, variable_of
 from edl_ckpt.cli.options.hints import add_hint
 from edl_ckpt.cli.options.usage import origin
@@ -99,9 +99,7 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
         default = {"config": None, "storage_option": None, "system": None, "progress": "auto"}.get(name, False)
         parameters.append(inspect.Parameter(name, _KEYWORD_ONLY, default=default, annotation=annotation))
     parameters.append(inspect.Parameter(_CONTEXT, _KEYWORD_ONLY, annotation=typer.Context))
-    parameters = [p.replace(kind=_KEYWORD_ONLY) for p in parameters]
-    for parameter in parameters:
-        _name_option(parameter)
+    parameters = [_with_option(p.replace(kind=_KEYWORD_ONLY)) for p in parameters]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
@@ -194,25 +192,45 @@ def _choose_format(out: Output) -> None:
         out.json, out.csv, out.jsonl = (name in asked for name in _FORMATS)
 
 
-def _name_option(parameter: inspect.Parameter) -> None:
-    """Name an option: by the parameter unless it declares a long flag, and EDL_CKPT_ with that flag in the environment.
+def _with_option(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return a parameter whose declared option, if it has one, is one of typer's, with its name and its variable."""
+    marks = getattr(parameter.annotation, "__metadata__", ())
+    declared = next((mark for mark in marks if isinstance(mark, DeclaredOption)), None)
+    if declared is None:
+        return parameter
+    flags = _flags(declared, parameter.name)
+    command_line_only = any(isinstance(mark, CommandLineOnly) for mark in marks)
+    info = typer.Option(
+        *flags,
+        help=declared.help,
+        metavar=declared.metavar,
+        min=declared.least,
+        max=declared.most,
+        hidden=declared.hidden,
+        envvar=None if command_line_only else _variable(flags),
+        show_envvar=False,
+    )
+    kind = typing.get_args(parameter.annotation)[0]
+    return parameter.replace(annotation=Annotated[kind, info])
+
+
+def _flags(declared: DeclaredOption, name: str) -> tuple[str, ...]:
+    """Return the flags of an option: one that comes of its name unless it declares a long one.
 
     A flag that typer names itself would have a second one, `--no-...`.
     """
-    metadata = getattr(parameter.annotation, "__metadata__", ())
-    command_line_only = any(isinstance(info, CommandLineOnly) for info in metadata)
-    for info in metadata:
-        if type(info).__name__ == "OptionInfo":
-            declared = (info.default, *(info.param_decls or ()))  # within Annotated the first flag is `default`
-            flags = [flag for flag in declared if isinstance(flag, str)]
-            if not any(flag.startswith("--") for flag in flags):
-                flags.insert(0, f"--{parameter.name.replace('_', '-')}")
-            info.default, *info.param_decls = flags
-            names = [flag.lstrip("-") for flag in flags if flag.startswith("--")]
-            is_set = (variable for variable in map(variable_of, names) if variable in os.environ)
-            variable = next(is_set, variable_of(names[0]))  # of an old name too
-            info.envvar = None if command_line_only or names[0] in COMMAND_LINE_ONLY else variable
-            info.show_envvar = False
+    if any(flag.startswith("--") for flag in declared.flags):
+        return declared.flags
+    return (f"--{name.replace('_', '-')}", *declared.flags)
+
+
+def _variable(flags: tuple[str, ...]) -> str | None:
+    """Return the variable of an option: the one of its flags that is set, an old name too, else that of the first."""
+    names = [flag.lstrip("-") for flag in flags if flag.startswith("--")]
+    if names[0] in COMMAND_LINE_ONLY:
+        return None
+    variables = [variable_of(name) for name in names]
+    return next((variable for variable in variables if variable in os.environ), variables[0])
 
 
 def _spread(bundle: type) -> list[inspect.Parameter]:

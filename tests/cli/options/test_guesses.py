@@ -15,6 +15,7 @@ import typer
 from checkpoints import at, files_of, save_small
 from edl_ckpt.cli.catalogue import COMMANDS
 from edl_ckpt.cli.manual.parsing import kinds_of
+from edl_ckpt.cli.options import common
 from edl_ckpt.cli.options.config import COMMAND_LINE_ONLY, variable_of
 from edl_ckpt.cli.options.decorator import with_output
 from edl_ckpt.cli.options.program import parser
@@ -253,11 +254,12 @@ def test_later_options_of_the_same_kind() -> None:
 
         def command(out: Output, value: Any = None) -> None: ...
 
-        command.__annotations__ = {"out": Output, "value": Annotated[str | None, typer.Option(flag)], "return": None}
+        kind = Annotated[str | None, common.option("NAME", "", flag)]
+        command.__annotations__ = {"out": Output, "value": kind, "return": None}
         app = typer.Typer()
         app.command()(with_output(command))
-        (option,) = [p for p in typer.main.get_command(app).params if p.name == "value"]
-        assert option.envvar is None, flag
+        (value,) = [p for p in typer.main.get_command(app).params if p.name == "value"]
+        assert (value.opts, value.envvar) == ([flag], None)
 
 
 @pytest.mark.parametrize("name", ["FORCE", "TABLE", "DTYPE"])
