@@ -14,7 +14,7 @@ variable are read a few megabytes at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
@@ -344,28 +344,52 @@ def diff_tables(both: BothOpened, same: Collection[str], options: RowOptions, jo
     job.reporter.start("comparing rows", sum(sizes.values()))
     if options.rows or options.top > _MOST_TOP:  # too much to travel
         job = Job.here(job.workers, reporter=job.reporter)
-    rows = {name: _row_count(one, name) for name in same}
-    found = {n: TableDiff(n, "equal", unchanged=k, max_abs=0.0, l2=0.0, relative=0.0) for n, k in rows.items()}
+    found: dict[str, TableDiff] = {}
+    for name in same:
+        found[name] = TableDiff(name, "equal", unchanged=_row_count(one, name), max_abs=0.0, l2=0.0, relative=0.0)
     common = [name for name in sizes if one.has_table(name) and two.has_table(name)]
-    small = [name for name in common if sizes[name] <= min(SMALL_BYTES, options.part_bytes)]
-    some = together(((name, sizes[name]) for name in small), SMALL_BYTES, most=_TOGETHER)
-    with job.run(FunctionWork(BothValue.of(both), partial(_diff_small, options=options)), both, some) as results:
-        found |= {result.name: result for done in results for result in done}
-    large = [name for name in common if name not in found]
-    modulus = math.gcd(one.version.ps_num or 1, two.version.ps_num or 1) if job.executor.is_cluster else 1
-    tasks = [_Rows(name, remainder, modulus) for name in large for remainder in range(modulus)]
-    largest = max((sizes[name] // modulus for name in large), default=0)
+    found |= _diff_all_small(both, {name: sizes[name] for name in common}, options, job)
+    found |= _diff_all_large(both, {name: sizes[name] for name in common if name not in found}, options, job)
+    for name in sizes.keys() - found.keys():
+        found[name] = _diff_alone(both, name, options, job)
+    return tuple(found[name] for name in names)
+
+
+def _diff_all_small(both: BothOpened, sizes: Mapping[str, int], options: RowOptions, job: Job) -> dict[str, TableDiff]:
+    """Return the changes of those of the tables that are small, many in a task; some may be left for the large ones.
+
+    `sizes` are the bytes of each table in both versions together.
+    """
+    most = min(SMALL_BYTES, options.part_bytes)
+    small = ((name, size_bytes) for name, size_bytes in sizes.items() if size_bytes <= most)
+    tasks = together(small, SMALL_BYTES, most=_TOGETHER)
+    with job.run(FunctionWork(BothValue.of(both), partial(_diff_small, options=options)), both, tasks) as results:
+        return {result.name: result for done in results for result in done}
+
+
+def _diff_all_large(both: BothOpened, sizes: Mapping[str, int], options: RowOptions, job: Job) -> dict[str, TableDiff]:
+    """Return the changes of tables that both versions have; a cluster compares shards of one remainder together.
+
+    A table with misplaced rows is compared once more, here and as a whole.
+    """
+    modulus = 1
+    if job.executor.is_cluster:
+        modulus = math.gcd(both[0].version.ps_num or 1, both[1].version.ps_num or 1)
+    tasks = [_Rows(name, remainder, modulus) for name in sizes for remainder in range(modulus)]
+    largest = max(sizes.values(), default=0) // modulus
     job.executor.check_temporary(largest if largest > options.part_bytes else 0, len(tasks))
     totals = _compare_rows(both, tasks, options, job)
     misplaced = [_Rows(name) for name, total in totals.items() if total is None]
     totals |= _compare_rows(both, misplaced, options, Job.here(job.workers, reporter=job.reporter))
-    found |= {name: total.result(name, _table_changes(*both, name)) for name, total in totals.items() if total}
-    for name in sizes.keys() - found.keys():
-        first, second = (_Side(_shards_of(checkpoint, name), name, job) for checkpoint in both)
-        total = _compare_large(first, second, options)
-        status = "removed" if one.has_table(name) else "added"
-        found[name] = TableDiff(name, status, total.added, total.removed, rows=tuple(total.rows))
-    return tuple(found[name] for name in names)
+    return {name: total.result(name, _table_changes(*both, name)) for name, total in totals.items() if total}
+
+
+def _diff_alone(both: BothOpened, name: str, options: RowOptions, job: Job) -> TableDiff:
+    """Return the rows of a table that one version alone has, as added or removed."""
+    first, second = (_Side(_shards_of(checkpoint, name), name, job) for checkpoint in both)
+    total = _compare_large(first, second, options)
+    status = "removed" if both[0].has_table(name) else "added"
+    return TableDiff(name, status, total.added, total.removed, rows=tuple(total.rows))
 
 
 def _compare_rows(
