@@ -317,8 +317,9 @@ def _version(listing: FlatListing, step: _FoundStep, claimed: _Claimed) -> Versi
 
 def _fault_of(step: _FoundStep, claimed: _Claimed) -> Fault | None:
     """Return why a step cannot be read: its own fault, that of a claimed file, or what its format does not support."""
-    if step.fault:
-        return step.fault
+    own: Fault | None = step.fault
+    if own:
+        return own
     if step.has_faults:
         for name in claimed.names:
             fault: Fault | None = step.files[name].fault
