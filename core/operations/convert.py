@@ -285,7 +285,8 @@ def _new_version(version: Version, where: Location, system: str, number: int | N
             hint="write to another location",
         )
     name = base_name(version.path)
-    if wanted != UNNUMBERED and (number is not None or number_of_directory(name) != wanted):
+    is_file = version.is_file or name in version.sizes
+    if wanted != UNNUMBERED and (is_file or number is not None or number_of_directory(name) != wanted):
         name = f"step_{wanted}"
     path = store.path(name)
     is_taken = os.path.lexists(path) if where.local_path is not None else bool(store.names(name))

@@ -156,3 +156,13 @@ def test_torch_loads_them(tmp_path: Path) -> None:
         convert_version(f"{tmp_path / 'runs'}@5", count, output=str(tmp_path / f"r{count}"))
         place = str(tmp_path / f"r{count}/global_step_5")
         run_judge(PYTHON, JUDGE, "ranks", place, str(count), str(FIXTURES / "verl2.full.pt"))
+
+
+def test_a_file_that_is_a_version_becomes_a_directory(tmp_path: Path) -> None:
+    """Lightning's names are those of files, not of directories: the new version has a directory of its own name."""
+    (tmp_path / "runs").mkdir()
+    save(tmp_path / "runs/epoch=0-step=3.ckpt", {"state_dict": {"w": WHOLE}})
+    for number, source in enumerate((f"{tmp_path / 'runs'}@3", str(tmp_path / "runs/epoch=0-step=3.ckpt"))):
+        new = tmp_path / f"new{number}"
+        convert_version(source, output=str(new), changes=Changes(cast=(("*.w", "float16"),)))
+        assert (new / "step_3/epoch=0-step=3.ckpt").is_file()
