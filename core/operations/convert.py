@@ -285,7 +285,7 @@ def _new_version(version: Version, where: Location, system: str, number: int | N
             hint="write to another location",
         )
     name = base_name(version.path)
-    is_file = version.is_file or name in version.sizes
+    is_file = any(file.path == version.path for file in version.files)
     if wanted != UNNUMBERED and (is_file or number is not None or number_of_directory(name) != wanted):
         name = f"step_{wanted}"
     path = store.path(name)

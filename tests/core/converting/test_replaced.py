@@ -21,7 +21,7 @@ def test_files_of_two_saves_are_never_opened_together(tmp_path: Path, monkeypatc
     place = copied("dcp/torchrec", 2, tmp_path / "run").parent
     version, opened, before = at(place, 2), LocalStore.open, threading.active_count()
 
-    def replacing(store: LocalStore, path: str) -> object:
+    def replacing(store: LocalStore, path: str, **_: int) -> object:
         reader = opened(store, path)
         monkeypatch.setattr(LocalStore, "open", opened)
         convert_version(at(place, 2), 2, changes=None)

@@ -77,7 +77,7 @@ def test_only_what_is_needed_is_read(large: Version, monkeypatch: pytest.MonkeyP
     opened: list[str] = []
     real = LocalStore.open
 
-    def counted(store: LocalStore, path: str) -> Any:
+    def counted(store: LocalStore, path: str, **_: int) -> Any:
         opened.append(path)
         return real(store, path)
 

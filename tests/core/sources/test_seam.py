@@ -18,6 +18,7 @@ REASONS = {
     "core/operations/export/formats/checkpoints.py": "the endings of an export as one shard",
     "core/operations/export/cluster/run.py": "parts of a table in a set of safetensors, as Hugging Face names files",
     "core/operations/importing/__init__.py": "the endings that tell a checkpoint from arrays",
+    "core/converting/destinations/torch.py": "the endings of the files that it writes anew",
     "core/catalog/record.py": "the directories from which jobs of Lightning go on",
     "core/state/shard_note.py": "the names of our own notes on shards",
 }

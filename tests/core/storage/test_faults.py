@@ -81,7 +81,7 @@ def test_a_file_server_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     version = resolve(parse_ref(str(tmp_path / "run")))
     plan, settings = prepare_reshard(version, 3, output=str(tmp_path / "out"))
     real = store.LocalStore.open
-    monkeypatch.setattr(store.LocalStore, "open", lambda self, path: Failing(real(self, path), code))
+    monkeypatch.setattr(store.LocalStore, "open", lambda self, path, **_: Failing(real(self, path), code))
     for act in (lambda: execute_reshard(plan, settings), lambda: verify_version(version, level="deep")):
         with pytest.raises(EdlCkptError) as end:
             act()

@@ -1,6 +1,6 @@
 """Save, restore, reshard, verify and export with the installed edl-ckpt, next to whatever else is installed.
 
-`.ci/beside` runs it in environments with TensorFlow and torch of several years: it needs neither, and no test library.
+`.ci/next-to` runs it in environments with TensorFlow and torch of several years: it needs neither, and no test library.
 If one of them is installed, it saves a checkpoint of its own too, and reads back what edl-ckpt writes for it.
 """
 

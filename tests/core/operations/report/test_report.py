@@ -130,7 +130,7 @@ def test_retention_is_what_prune_plans(trained: Path, tmp_path: Path) -> None:
         assert found.stored is (policy is None)
         assert [found.entries[e.path].reasons for e in plan.entries] == [e.reasons for e in plan.entries]
         assert (found.deletions, found.deleted_bytes) == (len(plan.deletions), plan.deleted_bytes)
-    with pytest.raises(UsageError, match="mode"):
+    with pytest.raises(UsageError, match="is higher or lower better"):
         report_location(run, Policy((Best(1, "odd"),)))
     store_policy(run, Policy((Best(1, "odd"),)))
     spoiled = report_location(run)

@@ -79,7 +79,7 @@ def test_a_file_in_a_version_is_named_for_the_whole_location(tmp_path: Path) -> 
     assert [(f["code"], f["subject"], f["severity"]) for f in findings] == [
         ("scan-crash", "version-20/notes.txt", "warning")
     ]
-    assert "the whole location" in findings[0]["message"]
+    assert "when it looks for the newest version" in findings[0]["message"]
     assert (
         "ElasticDL cannot start from this directory: it stops at version-20/notes.txt" in edl("list", tmp_path).stderr
     )
