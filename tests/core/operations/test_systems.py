@@ -265,9 +265,9 @@ def test_a_checkpoint_by_itself(tmp_path: Path) -> None:
     shutil.copytree(step_run(tmp_path / "run", (10,)) / "step_10", final)
     version = resolve(str(final))
     for refused in (lambda: add_tag(version, "good"), lambda: copy_versions([version], str(tmp_path / "other"))):
-        with pytest.raises(RefusedError, match="a single checkpoint|by itself"):
+        with pytest.raises(RefusedError, match=r"a single checkpoint|by itself"):
             refused()
-    with pytest.raises(RefusedError, match="a single checkpoint|by itself"):
+    with pytest.raises(RefusedError, match=r"a single checkpoint|by itself"):
         verify_and_seal(version)
     assert sorted(os.listdir(tmp_path)) == ["final", "run"]
 
