@@ -258,6 +258,8 @@ def _list(plain: Sequence[str], given: Given) -> tuple[str, list[str]]:
 
 
 def _copy(plain: Sequence[str], given: Given) -> tuple[str, list[str]]:
+    if not plain:  # the command by its name alone
+        return "execute_copy", []
     source, *target = map(_literal, plain)
     return "execute_copy", [f"plan_copy({', '.join([f'[{source}]', *target, *_arguments(given)])})"]
 

@@ -150,3 +150,9 @@ def test_a_warning_of_the_library_is_python() -> None:
     """Python's warnings name arguments, and no options."""
     with pytest.warns(EdlCkptWarning, match=r"^for its scan, add layout='elasticdl'$"):
         WARNINGS.warn("for its scan, add --layout elasticdl")
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_command_without_words_is_a_call(name: str) -> None:
+    """A hint may name a command alone: no error of the library fails while it is made."""
+    assert "edl-ckpt" not in in_python(f"`edl-ckpt {name}` does it")

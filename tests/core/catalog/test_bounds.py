@@ -117,7 +117,7 @@ def test_large_directories_of_others_are_stepped_over(root: Bucket) -> None:
 
 def test_a_large_version_of_any_name_is_not_stepped_over(root: Bucket) -> None:
     """A version without a number is seen although thousands of other files of it come first."""
-    caches = [f"best/cache/{number:05d}.bin" for number in range(3000)]
+    caches = [f"best/cache/{number:05d}.bin" for number in range(3 * _PAGE)]
     _fill(root, [*caches, "best/model.safetensors", "logs/1.txt"])
     assert [v.name for v in list_versions(f"s3://{root.name}").versions] == ["best"]
 
@@ -133,7 +133,7 @@ def test_a_service_that_lists_from_the_top_again(root: Bucket, monkeypatch: pyte
     """Where a service takes no name to begin at, everything is listed page by page, and nothing twice."""
     true = S3Store.page
     monkeypatch.setattr(S3Store, "page", lambda store, after="", token="": true(store, "", token))
-    data = [f"data/part-{number:05d}.parquet" for number in range(2500)]
+    data = [f"data/part-{number:05d}.parquet" for number in range(5 * _PAGE // 2)]
     _fill(root, [*data, "step_9/model.safetensors"])
     listing = list_versions(f"s3://{root.name}")
     assert ([v.version for v in listing.versions], listing.bound) == ([9], 0)
