@@ -208,16 +208,21 @@ def fill_early(draft: Draft) -> Draft:
     """
     if draft.candidates != _V4:
         return draft
-    readers, known = _READERS["v4"], len(draft.unknown)
+    known = len(draft.unknown)
     with suppress(CorruptError):
-        filled = [
-            readers[part.number](draft, part) if isinstance(part, Field) and part.number in readers else part
-            for part in draft.fields
-        ]
+        filled = [_interpreted(draft, part, "v4") for part in draft.fields]
         if len(draft.unknown) == known:
             draft.fields = filled
     del draft.unknown[known:]
     return draft
+
+
+def _interpreted(draft: Draft, part: Part, family: str) -> Part:
+    """Return what a field is in a family; as it is where no reader of the family knows it, or where it was read."""
+    readers = _READERS[family]
+    if isinstance(part, Field) and part.number in readers:
+        return readers[part.number](draft, part)
+    return part
 
 
 def fill_draft(draft: Draft, family: str) -> None:
@@ -228,11 +233,9 @@ def fill_draft(draft: Draft, family: str) -> None:
         first = draft.fields[0].offset if draft.fields else 0
         own = "/".join(sorted(draft.candidates))
         raise cursor.corrupt(f"this shard has wire generation {own}, the others have {family}", first)
-    readers, tensors = _READERS[family], list[RawTensor | TableEntry]()
+    tensors: list[RawTensor | TableEntry] = []
     for field_ in draft.fields:
-        part = field_
-        if isinstance(part, Field) and part.number in readers:
-            part = readers[part.number](draft, part)
+        part = _interpreted(draft, field_, family)
         if isinstance(part, TableInfo):
             draft.infos.append(part)
         elif isinstance(part, Field):

@@ -24,7 +24,8 @@ from edl_ckpt.core.sources.torch.tree import FoundTensor, Tree, Unread, contents
 from edl_ckpt.core.sources.torch.zips import CUT, Place, TorchZip, crc_behind, find_member, local_header
 from edl_ckpt.core.storage.interface import RangeReader
 
-_MOST_PICKLE: Final = 256 << 20
+MOST_PICKLE: Final = 256 << 20
+"""A pickle of more bytes is not read."""
 _FIRST_BYTES: Final = 1 << 20
 _FEW_BYTES: Final = 64
 _SHORT: Final = 64
@@ -101,7 +102,7 @@ def _open_zip(reader: RangeReader) -> FileContents:
         raise UnsupportedError("this is a program of TorchScript (torch.jit.save), which is not read")
     if b"byteorder" in archive and archive.content(b"byteorder", 64)[0] != b"little":
         raise UnsupportedError("its values are big-endian")
-    pickled, begin = archive.content(PICKLE, _MOST_PICKLE)
+    pickled, begin = archive.content(PICKLE, MOST_PICKLE)
     tree = _tree_of(pickled, begin)
     wanted = [b"data/" + tensor.tensor.key.encode(errors="replace") for tensor in tree.tensors]
     places = archive.places([name for name in dict.fromkeys(wanted) if name in archive])
@@ -243,8 +244,8 @@ class _Row:
                 have, most = len(self._data), self._reader.size_bytes
                 if have >= most:
                     raise
-                if have >= _MOST_PICKLE:
-                    message = _TOO_LARGE.format(size(have), size(_MOST_PICKLE))
+                if have >= MOST_PICKLE:
+                    message = _TOO_LARGE.format(size(have), size(MOST_PICKLE))
                     raise UnsupportedError(message) from None
                 self._data += self._reader.read(have, min(have, most - have))
             else:

@@ -11,7 +11,7 @@ from typing import Final
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.sources.dcp.writing import small_members
-from edl_ckpt.core.sources.torch.files import FileContents, is_zip, open_file
+from edl_ckpt.core.sources.torch.files import MOST_PICKLE, FileContents, is_zip, open_file
 from edl_ckpt.core.sources.torch.kinds import PICKLE
 from edl_ckpt.core.sources.torch.machine import Value, read
 from edl_ckpt.core.sources.torch.renewing import MESH, NEW
@@ -20,7 +20,6 @@ from edl_ckpt.core.sources.torch.zips import TorchZip as StoredZip
 from edl_ckpt.core.sources.zip_layout import TorchZip, ZipMember, ZipPlan, lay_out_zip
 from edl_ckpt.core.storage.interface import RangeReader
 
-_MOST_PICKLE: Final = 256 << 20
 _MOST_CARRIED: Final = 1 << 20
 """A storage of no tensor, such as the ranks of a mesh, has at most so many bytes."""
 
@@ -50,7 +49,7 @@ def saved_file(path: str, reader: RangeReader) -> SavedFile:
     if not is_zip(reader):
         raise UnsupportedError("a file from before torch 1.6 is not written anew", path=reader.path)
     archive = StoredZip(reader)
-    data, _ = archive.content(PICKLE, _MOST_PICKLE)
+    data, _ = archive.content(PICKLE, MOST_PICKLE)
     root, _, _ = read(data)
     protocol = data[1] if data[:1] == b"\x80" else 2
     return SavedFile(path, root, protocol, archive, contents, objects_in(root))
