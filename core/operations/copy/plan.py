@@ -28,6 +28,7 @@ from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
 from edl_ckpt.core.storage.inside import is_inside
 from edl_ckpt.core.storage.local import is_there
+from edl_ckpt.core.storage.user_files import is_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +120,19 @@ def layouts_of_copy(version: Version) -> frozenset[Layout]:
 
 
 def _list_target(where: Location) -> Listing:
+    """List what is at the target; nothing where there is no such location yet.
+
+    Another command may make the location after it was found missing: then there is one to list.
+    """
     try:
         return list_versions(where)
     except NotFoundError:
-        if where.local_path is not None and is_there(where.local_path):
-            raise NotFoundError("not a directory", path=where.url) from None
-        return Listing(where, ())
+        path = where.local_path
+        if path is None or not is_there(path):
+            return Listing(where, ())
+    if not is_directory(path):
+        raise NotFoundError("not a directory", path=where.url)
+    return list_versions(where)
 
 
 def _doubtful(version: Version, target: Location, existing: Sequence[Version], *, force: bool) -> CopyEntry | None:

@@ -15,13 +15,13 @@ import pytest
 import elasticdl_rules
 from checkpoints import at, save_small, shards_of
 from edl_ckpt.core import list_versions, save_checkpoint, verify_version
-from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, RefusedError, UsageError
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.base.progress import SilentReporter
 from edl_ckpt.core.commit.publish.carried import Carrying
 from edl_ckpt.core.commit.publish.disk import LocalOutput
 from edl_ckpt.core.commit.publish.objects import RemoteOutput
 from edl_ckpt.core.commit.repair.recovery import location_lock, recover
-from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.model.versions import Listing, Version
 from edl_ckpt.core.operations.annotate import add_tag, set_metrics, set_modes, set_note
 from edl_ckpt.core.operations.copy.execute import CopyResult, execute_copy
 from edl_ckpt.core.operations.copy.plan import plan_copy
@@ -29,6 +29,7 @@ from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.operations.verify.check import seal_version
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.state.paths import seal_file
+from edl_ckpt.core.storage import Location
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.files import PreallocatedFile
 from edl_ckpt.core.storage.local import LocalStore
@@ -126,6 +127,23 @@ def test_metadata_goes_along(run: Path, tmp_path: Path) -> None:
     assert again.copied[0].skipped
     there = at(tmp_path / "out", 20)
     assert (there.metrics, there.tags) == ({"f1": 0.75, "auc": 1.0}, ("good", "theirs"))
+
+
+def test_a_target_made_meanwhile(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A location that another command makes just after it was found missing is listed, not called a file."""
+    to = tmp_path / "to"
+
+    def list_at_the_wrong_moment(where: Location) -> Listing:
+        if to.exists():
+            return list_versions(where)
+        shutil.copytree(run, to)
+        raise NotFoundError("no such directory", path=str(to))
+
+    version = at(run, 20)
+    monkeypatch.setattr("edl_ckpt.core.operations.copy.plan.list_versions", list_at_the_wrong_moment)
+    (entry,) = plan_copy([version], str(to)).entries
+    assert entry.there is not None
+    assert not entry.refused
 
 
 def test_mirror(run: Path, tmp_path: Path) -> None:
