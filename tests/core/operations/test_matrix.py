@@ -20,7 +20,9 @@ from bucket_parts import in_bucket, nothing_is_left
 from builders import models, write_checkpoint
 from checkpoints import only, save_mixed, save_varied, shards_of
 from edl_ckpt.core import (
+    Changes,
     Table,
+    convert_version,
     diff_versions,
     execute_copy,
     export_version,
@@ -104,6 +106,32 @@ def imported_checkpoint(cell: Cell) -> Any:
     return result.fingerprint, result.rows, result.size_bytes
 
 
+CHANGES: Final = {
+    "varied": Changes(
+        drop=("layer_3/kernel:0",),
+        rows=("user where id < 0",),
+        cast=(("user", "float64"), ("layer_*", "float32")),
+        rename=(("user", "people"), ("layer_*", "l/*")),
+    ),
+    "mixed": Changes(
+        drop=("b",),
+        rows=("narrow where id < 0",),
+        cast=(("wide", "float32"), ("w", "float16")),
+        rename=(("narrow", "people"), ("w", "l/w")),
+    ),
+}
+"""What an edit changes of each version: it leaves out values and rows, casts and renames."""
+
+
+def edited(cell: Cell) -> Any:
+    """Return what an edit to four servers says."""
+    version = only(cell.source)
+    with open_checkpoint(version) as checkpoint:
+        changes = CHANGES["varied" if "user" in checkpoint.tables else "mixed"]
+    result = convert_version(version, 4, output=cell.target, changes=changes, executor=cell.executor)
+    return result.fingerprint, result.rows, result.left_out, result.untouched, result.overflowed, result.items
+
+
 OPERATIONS: Final[dict[str, Callable[[Cell], Any]]] = {
     "verify": verified,
     "diff": compared,
@@ -116,6 +144,7 @@ OPERATIONS: Final[dict[str, Callable[[Cell], Any]]] = {
     "import of npy": lambda cell: imported(cell, "npy"),
     "import of npz": lambda cell: imported(cell, "npz"),
     "import of a checkpoint": imported_checkpoint,
+    "edit": edited,
 }
 
 
