@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.base.numbers import MalformedError, varint, varint_at
-from edl_ckpt.core.sources.bundle.table import entries, read_table, table
+from edl_ckpt.core.sources.bundle.new_table import table
+from edl_ckpt.core.sources.bundle.table import entries, read_table
 from edl_ckpt.core.storage.interface import RangeReader
 
 _VERSION: Final = 1

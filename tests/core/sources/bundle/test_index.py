@@ -20,7 +20,8 @@ from edl_ckpt.core.base.numbers import MalformedError, varint_at
 from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.sources.bundle import format as bundle
 from edl_ckpt.core.sources.bundle.index import read_index
-from edl_ckpt.core.sources.bundle.table import FOOTER_BYTES, decompressed, entries
+from edl_ckpt.core.sources.bundle.snappy import decompressed
+from edl_ckpt.core.sources.bundle.table import FOOTER_BYTES, entries
 from edl_ckpt.core.storage.interface import BytesReader
 from examples import examples
 from places import DATA

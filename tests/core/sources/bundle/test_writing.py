@@ -17,7 +17,8 @@ from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.kernel.checksums import crc32c
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.sources.bundle.index import read_index
-from edl_ckpt.core.sources.bundle.table import entries, table
+from edl_ckpt.core.sources.bundle.new_table import table
+from edl_ckpt.core.sources.bundle.table import entries
 from edl_ckpt.core.sources.bundle.writing import BundleLayout, lay_out
 from edl_ckpt.core.sources.steps.file_layout import Array, Slab
 from foreign import run_judge
