@@ -17,7 +17,10 @@ class _NewBlock:
     """A block that is being written; the key of every `interval`th entry is stored whole."""
 
     def __init__(self, interval: int = RESTART) -> None:
-        self.data, self.key, self._count, self._interval = bytearray(), b"", 0, interval
+        self.data = bytearray()
+        self.last_key = b""
+        self._count = 0
+        self._interval = interval
         self._restarts = [bytes(4)]
 
     @property
@@ -29,7 +32,7 @@ class _NewBlock:
         """Add an entry, whose key comes after all others."""
         shared = 0
         if self._count % self._interval:
-            shared = _shared(self.key, key)
+            shared = _shared(self.last_key, key)
         elif self._count:
             self._restarts.append(len(self.data).to_bytes(4, "little"))
         sizes = (shared, len(key) - shared, len(value))
@@ -37,32 +40,60 @@ class _NewBlock:
         self.data += key[shared:]
         self.data += value
         self._count += 1
-        self.key = key
+        self.last_key = key
 
     def append_to(self, out: bytearray) -> bytes:
         """Append the block and its trailer to a table, and return its handle."""
-        start, data = len(out), b"".join([self.data, *self._restarts, len(self._restarts).to_bytes(4, "little"), b"\0"])
-        out += data + masked(crc32c(data)).to_bytes(4, "little")
-        return varint(start) + varint(len(data) - 1)
+        start = len(out)
+        restarts = b"".join(self._restarts) + len(self._restarts).to_bytes(4, "little")
+        content = bytes(self.data) + restarts
+        block = content + b"\0"  # not compressed
+        out += block
+        out += masked(crc32c(block)).to_bytes(4, "little")
+        return varint(start) + varint(len(content))
 
 
 def table(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return the table of keys that ascend and their values, byte for byte as TensorFlow's TableBuilder makes it."""
-    out, block, index = bytearray(), _NewBlock(), _NewBlock(1)
+    out = bytearray()
+    block = _NewBlock()
+    index = _NewBlock(1)
     for key, value in pairs:
-        if block.size_bytes >= _BLOCK_BYTES or (block.data and len(key) + len(value) >= 2 * _BLOCK_BYTES):
-            cut = _shared(block.key, key)
-            between = block.key[: cut + 1]
-            shorter = cut < len(block.key) and between[cut] + 1 < key[cut]
-            index.add(between[:cut] + bytes([between[cut] + 1]) if shorter else block.key, block.append_to(out))
+        is_large = len(key) + len(value) >= 2 * _BLOCK_BYTES  # it gets a block of its own
+        if block.size_bytes >= _BLOCK_BYTES or (block.data and is_large):
+            index.add(_between(block.last_key, key), block.append_to(out))
             block = _NewBlock()
         block.add(key, value)
-    rest = block.key.lstrip(b"\xff")
-    last = block.key[: len(block.key) - len(rest)] + bytes([rest[0] + 1]) if rest else block.key
-    handle = block.append_to(out)
-    handles = _NewBlock().append_to(out)
-    index.add(last, handle)
-    return bytes(out + (handles + index.append_to(out)).ljust(FOOTER_BYTES - len(MAGIC), b"\0") + MAGIC)
+    index.add(_after(block.last_key), block.append_to(out))
+    unused = _NewBlock().append_to(out)
+    handles = unused + index.append_to(out)
+    return bytes(out + handles.ljust(FOOTER_BYTES - len(MAGIC), b"\0") + MAGIC)
+
+
+def _between(last: bytes, first: bytes) -> bytes:
+    """Return the key in the index of a block that ends with `last`, where the next one begins with `first`.
+
+    It is the shortest that is not below the one and is below the other, of those with the next byte of `last`.
+
+    >>> _between(b"weights/a", b"words"), _between(b"a", b"b")
+    (b'wf', b'a')
+    """
+    same = _shared(last, first)
+    if same < len(last) and last[same] + 1 < first[same]:
+        return last[:same] + bytes([last[same] + 1])
+    return last
+
+
+def _after(last: bytes) -> bytes:
+    r"""Return the key in the index of the last block: the shortest that is not below its last key.
+
+    >>> _after(b"weights"), _after(b"\xff\xffab"), _after(b"\xff")
+    (b'x', b'\xff\xffb', b'\xff')
+    """
+    rest = last.lstrip(b"\xff")
+    if not rest:
+        return last
+    return last[: len(last) - len(rest)] + bytes([rest[0] + 1])
 
 
 def _shared(key: bytes, other: bytes) -> int:

@@ -8,7 +8,7 @@ compression and by the masked CRC-32C of both. Source: leveldb's `doc/table_form
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.numbers import MalformedError, varint_at
@@ -20,6 +20,7 @@ from edl_ckpt.core.storage.interface import RangeReader
 FOOTER_BYTES: Final = 48
 MAGIC: Final = (0xDB4775248B80FB57).to_bytes(8, "little")
 _TRAILER_BYTES: Final = 5
+"""The kind of compression, and the checksum."""
 RESTART: Final = 16
 """A key is stored whole after 16 others at the latest, so all keys are no longer than so many times their block."""
 _INDEX_BYTES: Final = 64 << 20
@@ -50,26 +51,33 @@ def read_table(file: RangeReader) -> bytes:
     if size <= SMALL_BYTES:
         return file.read(0, size)
     if not is_table(file):
-        message = f"not the index of a bundle: it does not end with the footer of a table ({size} bytes)"
-        raise CorruptError(message, path=file.path, offset=max(size - FOOTER_BYTES, 0))
-    footer = file.read(size - FOOTER_BYTES, FOOTER_BYTES)
+        raise _no_table(size, file.path)
     try:
-        limit = FOOTER_BYTES - len(MAGIC)
-        position = varint_at(footer, varint_at(footer, 0, limit)[1], limit)[1]  # after the block that nothing needs
-        start, count, _ = _handle(footer, position, limit)
-        _require(start + count + _TRAILER_BYTES == size - FOOTER_BYTES, "its last block does not end at its footer")
-        if count > _INDEX_BYTES:
-            raise UnsupportedError(f"the index of the table has {count} bytes, expected at most {_INDEX_BYTES}")
-        block = file.read(start, count + _TRAILER_BYTES)
-        handles = [_handle(handle, 0, len(handle)) for _, handle in _pairs(_block(block + footer, 0, count))]
-        end = max((first + one + _TRAILER_BYTES for first, one, _ in handles), default=0)
-        _require(sum(one + _TRAILER_BYTES for _, one, _ in handles) == end, "its blocks leave a gap")
-        _require(start - end <= _BETWEEN_BYTES, "its blocks leave a gap before the last one")
+        _check_blocks(file)
     except MalformedError as error:
         raise CorruptError(f"damaged index: {error}", path=file.path, offset=size - FOOTER_BYTES) from None
     if size > HEAD_BYTES:
         raise UnsupportedError(f"an index of {size} bytes, more than {HEAD_BYTES}, is not read", path=file.path)
     return file.read(0, size)
+
+
+def _check_blocks(file: RangeReader) -> None:
+    """Raise MalformedError unless the blocks that the index block names, itself and the footer are the whole file."""
+    footer_at = file.size_bytes - FOOTER_BYTES
+    footer = file.read(footer_at, FOOTER_BYTES)
+    index = _index_handle(footer)
+    _require(index.end == footer_at, "its last block does not end at its footer")
+    if index.size_bytes > _INDEX_BYTES:
+        found = f"the index of the table has {index.size_bytes} bytes"
+        raise UnsupportedError(f"{found}, expected at most {_INDEX_BYTES}")
+
+    data = file.read(index.start, index.size_bytes + _TRAILER_BYTES) + footer
+    content = _block(data, _Handle(0, index.size_bytes))
+    blocks = [_handle_of(value) for _, value in _pairs(content)]
+    end = max((block.end for block in blocks), default=0)
+    total = sum(block.size_bytes + _TRAILER_BYTES for block in blocks)
+    _require(total == end, "its blocks leave a gap")
+    _require(index.start - end <= _BETWEEN_BYTES, "its blocks leave a gap before the last one")
 
 
 def entries(data: bytes) -> Iterator[tuple[bytes, bytes, int]]:
@@ -79,54 +87,94 @@ def entries(data: bytes) -> Iterator[tuple[bytes, bytes, int]]:
     compression.
     """
     if len(data) < FOOTER_BYTES or not data.endswith(MAGIC):
-        message = f"not the index of a bundle: it does not end with the footer of a table ({len(data)} bytes)"
-        raise CorruptError(message, offset=max(len(data) - FOOTER_BYTES, 0))
-    start, limit = len(data) - FOOTER_BYTES, len(data) - 8
-    last, budget, end = None, 0, 0
+        raise _no_table(len(data), None)
+    here = len(data) - FOOTER_BYTES
+    last_key: bytes | None = None
+    key_bytes_left = 0
+    end = 0
     try:
-        position = varint_at(data, varint_at(data, start, limit)[1], limit)[1]  # after the block that nothing needs
-        start, size, _ = _handle(data, position, limit)
-        for _, handle in _pairs(_block(data, start, size)):
-            start, size, _ = _handle(handle, 0, len(handle))
-            _require(start >= end, "a block begins in the one before it")
-            end, block = start + size, _block(data, start, size)
-            budget += RESTART * len(block)
-            for key, value in _pairs(block):
-                _require(last is None or key > last, "its keys do not ascend")
-                last, budget = key, budget - len(key)
-                _require(budget >= 0, "its keys are longer than they can be")
-                yield key, value, start
+        index = _index_handle(data[here:])
+        here = index.start
+        for _, value in _pairs(_block(data, index)):
+            handle = _handle_of(value)
+            here = handle.start
+            _require(here >= end, "a block begins in the one before it")
+            block = _block(data, handle)
+            end = here + handle.size_bytes
+            key_bytes_left += RESTART * len(block)
+            for key, entry in _pairs(block):
+                _require(last_key is None or key > last_key, "its keys do not ascend")
+                key_bytes_left -= len(key)
+                _require(key_bytes_left >= 0, "its keys are longer than they can be")
+                last_key = key
+                yield key, entry, here
     except MalformedError as error:
-        raise CorruptError(f"damaged index: {error}", offset=start) from None
+        raise CorruptError(f"damaged index: {error}", offset=here) from None
 
 
-def _handle(data: bytes, position: int, end: int) -> tuple[int, int, int]:
-    """Return the offset and the size of a block, and where its handle ends."""
+def _no_table(size_bytes: int, path: str | None) -> CorruptError:
+    """Return the error of a file that does not end as a table does."""
+    message = f"not the index of a bundle: it does not end with the footer of a table ({size_bytes} bytes)"
+    return CorruptError(message, path=path, offset=max(size_bytes - FOOTER_BYTES, 0))
+
+
+class _Handle(NamedTuple):
+    """Where a block is."""
+
+    start: int
+    size_bytes: int
+    """Without its trailer."""
+
+    @property
+    def end(self) -> int:
+        """Return where the block and its trailer end."""
+        return self.start + self.size_bytes + _TRAILER_BYTES
+
+
+def _index_handle(footer: bytes) -> _Handle:
+    """Return the handle of the index block; before it stands that of a block that nothing needs."""
+    limit = FOOTER_BYTES - len(MAGIC)
+    _, position = _handle_at(footer, 0, limit)
+    index, _ = _handle_at(footer, position, limit)
+    return index
+
+
+def _handle_of(value: bytes) -> _Handle:
+    """Return the handle that a value of the index block begins with."""
+    handle, _ = _handle_at(value, 0, len(value))
+    return handle
+
+
+def _handle_at(data: bytes, position: int, end: int) -> tuple[_Handle, int]:
+    """Return a handle, and where it ends."""
     start, position = varint_at(data, position, end)
-    size, position = varint_at(data, position, end)
-    return start, size, position
+    size_bytes, position = varint_at(data, position, end)
+    return _Handle(start, size_bytes), position
 
 
-def _block(data: bytes, start: int, size: int) -> bytes:
+def _block(data: bytes, handle: _Handle) -> bytes:
     """Return the content of a block, whose checksum is right."""
-    end = start + size
-    if end + _TRAILER_BYTES > len(data) - FOOTER_BYTES:
+    start = handle.start
+    end = start + handle.size_bytes
+    if handle.end > len(data) - FOOTER_BYTES:
         raise MalformedError(f"a block ends after the end of the file (at byte {end} of {len(data)})")
-    stored = int.from_bytes(data[end + 1 : end + _TRAILER_BYTES], "little")
+    stored = int.from_bytes(data[end + 1 : handle.end], "little")
     if crc32c(memoryview(data)[start : end + 1]) != unmasked(stored):
         raise MalformedError("the checksum of a block is wrong")
-    if data[end] > 1:
-        raise UnsupportedError(f"unknown compression {data[end]} of a block of the index", offset=end)
-    return decompressed(data[start:end]) if data[end] else data[start:end]
+    compression = data[end]
+    if compression > 1:
+        raise UnsupportedError(f"unknown compression {compression} of a block of the index", offset=end)
+    return decompressed(data[start:end]) if compression else data[start:end]
 
 
 def _pairs(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield the keys and values of a block; each key begins like the one before it."""
-    limit = len(block) - 4
-    limit -= 4 * int.from_bytes(block[-4:], "little")
+    restarts = int.from_bytes(block[-4:], "little")
+    limit = len(block) - 4 - 4 * restarts
     if limit < 0 or len(block) < 4:
         raise MalformedError("a block is too small for its restarts")
-    key, position = b"", 0
+    key = b""
+    position = 0
     while position < limit:
         shared, fresh, size = block[position : position + 3]  # at least four bytes follow `limit`
         position += 3
