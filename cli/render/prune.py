@@ -76,7 +76,7 @@ def plan_human(plan: PrunePlan, *, listed: str = "all", folded: bool = True) -> 
         going, staying = ([e for e in entries if e.action is action] for action in (Action.DELETE, Action.KEEP))
         gone, kept = (words.size(sum(e.size_bytes for e in part)) for part in (going, staying))
         counts = f"{len(staying)} kept, {kept}; {len(going)} to delete, {gone}"
-        yield head(location.url, counts if entries else "no checkpoint")
+        yield head(location.url, counts if entries else "no numbered version")
         key = attrgetter("action", "reasons") if folded else attrgetter("action", "path")
         runs = [list(run) for _, run in groupby(entries, key)]
         shown = [run for action in _ACTIONS[listed] for run in runs if run[0].action is action]

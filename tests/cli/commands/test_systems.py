@@ -205,6 +205,9 @@ def test_prune_says_that_it_deletes_no_names(tmp_path: Path) -> None:
     done = edl("prune", tmp_path, "--delete", "weights.01-0.71", "--yes")
     assert done.returncode == 2
     assert "prune deletes versions by their numbers" in done.stderr
+    by_rule = edl("prune", tmp_path, "--keep", "1", "--yes")
+    assert by_rule.returncode == 0
+    assert f"{tmp_path}  no numbered version" in by_rule.stdout
     assert sorted(tmp_path.iterdir()) == before
 
 
