@@ -17,7 +17,7 @@ from edl_ckpt.core.base.words import FormatName
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export import Selection, export_version
-from edl_ckpt.core.operations.export.formats import content_format, parquet
+from edl_ckpt.core.operations.export.formats import content_format, parquet_file
 from oracle import Model, Table
 
 
@@ -55,7 +55,7 @@ def test_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Content of a dtype that the format lacks is refused from headers alone: nothing is read or written."""
-    monkeypatch.setattr(parquet, "library", lambda *_: library_without("bool"))
+    monkeypatch.setattr(parquet_file, "library", lambda *_: library_without("bool"))
     monkeypatch.setattr(content_format, "ContentReader", lambda *_, **__: pytest.fail("values were read"))
     (tmp_path / "out").mkdir()
     with pytest.raises(UnsupportedError, match=words) as end:
