@@ -57,8 +57,7 @@ def export_command(
         bool,
         flag("Write tables as matrices of their rows, and the ids.", "--remap"),
     ] = False,
-    fill: Annotated[str, option("zeros|initializer", "For rows without an id.")] = "zeros",
-    seed: Annotated[int, option("N", "Seed for --fill initializer.")] = 0,
+    fill: Annotated[str, option("zeros|initializer[:SEED]", "For rows without an id.")] = "zeros",
     order: Annotated[str, option("id|stored", "Order of rows; stored is faster.")] = "id",
     limit: Annotated[int | None, option("N", "Write at most N rows of a text format.", least=0)] = None,
     max_shard_size: Annotated[str | None, option("SIZE", "safetensors: files of at most SIZE, and an index.")] = None,
@@ -97,7 +96,7 @@ def export_command(
     request = ExportRequest(
         version,
         goal,
-        Selection(tables, variables, dtype, rows, fill, seed, order, quantize, remap),
+        Selection(tables, variables, dtype, rows, *_fill(fill), order, quantize, remap),
         limit=limit,
         max_shard_bytes=parse_size(max_shard_size) if max_shard_size else None,
         reporter=out,
@@ -126,6 +125,14 @@ def _show(out: Output, result: ExportResult, dtype: str | None = None) -> None:
     show(lambda: written.export_document(result), written.export_human(result))
     if result.overflowed:
         out.warn(f"{counted(result.overflowed, 'value')} became infinite: too large for {dtype}")
+
+
+def _fill(word: str) -> tuple[str, int]:
+    """Return the content of rows without an id, and the seed that `initializer` draws it with."""
+    name, colon, seed = word.partition(":")
+    if colon and not (name == "initializer" and seed.isascii() and seed.isdigit()):
+        raise UsageError(f"--fill expects zeros, initializer or initializer:SEED, got {word!r}")
+    return name, int(seed or 0)
 
 
 def _rows(word: str | None) -> int | str | None:

@@ -47,7 +47,6 @@ def get_command(
     nearest: Annotated[int | None, option("K", "Also print the K most similar rows, by cosine.", least=1)] = None,
     everywhere: Annotated[bool, flag("Search all shards, for rows in the wrong one.")] = False,
     npy: Annotated[str | None, option("FILE", "Also write the values to an .npy file; - is stdout.")] = None,
-    raw: Annotated[str | None, option("FILE", "Also write the bytes of the values to a file; - is stdout.")] = None,
 ) -> None:
     """Print rows of a table, a dense variable, or a slice.
 
@@ -60,7 +59,7 @@ def get_command(
     by_id = bool(ids or ids_file or nearest or everywhere)
     if (table is None) == (variable is None) or (by_id and (variable or index)):
         raise UsageError("expected --table NAME with --id, --ids-file or --slice, or --variable NAME")
-    version, write = looked_at(ref, out), partial(write_values, npy=npy, raw=raw)
+    version, write = looked_at(ref, out), partial(write_values, npy=npy)
     if variable is not None:
         _show_variable(out, version, variable, index, write)
         return
@@ -130,23 +129,17 @@ def read_ids(path: str) -> list[int]:
     return ids
 
 
-def write_values(values: npt.NDArray[np.generic], *, npy: str | None, raw: str | None) -> bool:
-    """Write values to an .npy file, and their bytes alone to another; return False when stdout has them."""
+def write_values(values: npt.NDArray[np.generic], *, npy: str | None) -> bool:
+    """Write values to an .npy file; return False when stdout has them."""
     import numpy as np
 
-    if npy == raw == "-":
-        raise UsageError("--npy and --raw cannot both be stdout")
-    if npy is None and raw is None:
+    if npy is None:
         return True
     whole = values.copy(order="C")  # which keeps the shape of a scalar
-    data = whole.reshape(-1).view(np.uint8).data
-    for path, is_npy in ((npy, True), (raw, False)):
-        if path is not None:
-            with _opened(path) as file:
-                if is_npy:
-                    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(whole))
-                file.write(data)
-    return "-" not in {npy, raw}
+    with _opened(npy) as file:
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(whole))
+        file.write(whole.reshape(-1).view(np.uint8).data)
+    return npy != "-"
 
 
 @contextmanager

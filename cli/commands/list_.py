@@ -36,7 +36,9 @@ def list_command(
     template: Annotated[
         str | None, o.option("TEMPLATE", "Print a line for each version, as '{version} {state}'.", "--format")
     ] = None,
-    null: Annotated[bool, o.flag("End references, or lines, with NUL and not with a new line.", "-0")] = False,
+    null: Annotated[
+        bool, o.flag("End references, or lines, with NUL, not with a new line.", "-0", hidden=True)
+    ] = False,
     csv: o.Csv = False,  # noqa: ARG001
     jsonl: o.Jsonl = False,  # noqa: ARG001
     prometheus: o.Prometheus = False,

@@ -42,7 +42,7 @@ _SAME_CODE = (AuthError, UnavailableError, UnsupportedError)
 
 @declared(
     "prune run --keep 5 --dry-run",
-    "prune --experiment runs --keep-best 1 --metric auc",
+    "prune runs/* --keep-best 1 --metric auc",
     exits=NOTES,
     c3="a file could not be deleted, or a version read",
     rows=True,
@@ -51,7 +51,7 @@ def prune_command(
     out: Output,
     rules: RuleOptions,
     locations: o.Places = None,
-    experiment: o.Experiment = None,
+    experiment: o.HiddenExperiment = None,
     incomplete: Annotated[bool, o.flag("Also delete incomplete, older versions.")] = False,
     delete: Annotated[list[str] | None, o.option("VERSION", "Delete this version; may be repeated.")] = None,
     with_foreign: Annotated[bool, o.flag("With --delete: delete files of others too.")] = False,

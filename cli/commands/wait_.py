@@ -31,7 +31,7 @@ def wait_command(
     out: Output,
     location: Place = None,
     version_ge: Annotated[int | None, option("V", "Wait for version V or a higher one.", least=0)] = None,
-    complete: Annotated[bool, flag("Wait for a complete version that can be read; this is the default.")] = False,
+    complete: Annotated[bool, flag("Wait for a complete version that can be read: the default.", hidden=True)] = False,
     best: Annotated[
         str | None, option("METRIC", "Wait until a version has this metric, and print the best one.")
     ] = None,

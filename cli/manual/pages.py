@@ -149,7 +149,7 @@ _PANELS: Final[Mapping[str, str]] = {
     DELETE: "incomplete delete with-foreign ignore-pointers even-newest allow-empty-rule drop-tag max-delete "
     "strip-after purge older-than drop-copies drop drop-companions drop-rows",
     OUTPUT: "ranks output layout order map cast rename resize max-shard-size quantize map-template format dtype "
-    "dense-rows remap fill limit seed null list origin rows npy raw junit ids digests summary prometheus",
+    "dense-rows remap fill limit seed null list origin rows npy junit ids digests summary prometheus",
     EXECUTION: "if-needed keep-old dry-run force mix ignore-seal yes trash plan-out apply also move seal no-write "
     "loader like against newest quick deep sample strict stats tolerance top grace workers max-memory "
     "timeout stall-after interval exec shell cluster",

@@ -71,7 +71,9 @@ Prometheus = Annotated[bool, flag("Print metrics for Prometheus (textfile collec
 Every = Annotated[bool, flag("Show every row of a long table on a terminal too.", "--all")]
 Workers = Annotated[int | None, option("N", "Number of threads. Default: the number of cores.", least=1)]
 Place = Annotated[str | None, argument("[LOCATION]", _LOCATION_HELP)]
-Experiment = Annotated[str | None, option("DIR", "Take all directories in DIR that have versions.")]
+_EXPERIMENT_HELP = "Take all directories in DIR that have versions."
+Experiment = Annotated[str | None, option("DIR", _EXPERIMENT_HELP)]
+HiddenExperiment = Annotated[str | None, option("DIR", _EXPERIMENT_HELP, hidden=True)]
 DryRun = Annotated[bool, flag("Show what would happen, and change nothing.")]
 LockWait = Annotated[str, option("DURATION", "How long to wait for the lock.")]
 Mode = Annotated[ModeName | None, option("max|min", _MODE_HELP)]

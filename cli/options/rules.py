@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.prune.retention import Policy, Rule
     from edl_ckpt.core.storage.location import Location
 
+_BEST_OF_ALL: Final = "Keep the best N of all locations."
 _DETERMINED: Final = "Use Determined's rules, with the --save options."
 _EXPERIMENT_BEST: Final = "For --policy determined: best of all locations. Default: 0."
 _TRIAL_BEST: Final = "For --policy determined: best of each location. Default: 1."
@@ -25,14 +26,14 @@ _TRIAL_LATEST: Final = "For --policy determined: latest of each location. Defaul
 class RuleOptions:
     """The retention rules, as options of every command that takes rules.
 
-    Determined's are shown where a policy is stored, and work in each command.
+    Those for experiments, and Determined's, are shown where a policy is stored, and work in each command.
     """
 
     keep: Annotated[int | None, option("N", "Keep the latest N; 0 keeps all.", least=0)] = None
     keep_best: Annotated[int | None, option("N", "Keep the best N by --metric.", least=0)] = None
     metric: Annotated[str | None, option("NAME", "The metric that ranks versions.")] = None
     mode: Mode = None
-    keep_experiment_best: Annotated[int | None, option("N", "Keep the best N of all locations.", least=0)] = None
+    keep_experiment_best: Annotated[int | None, option("N", _BEST_OF_ALL, least=0, hidden=True)] = None
     keep_every: Annotated[int | None, option("STEPS", "Keep the first in every STEPS steps.", least=1)] = None
     keep_within: Annotated[str | None, option("DURATION", "Keep those saved so long before the newest.")] = None
     keep_tag: Annotated[list[str] | None, option("TAG", "Keep those with this tag; may be repeated.")] = None
@@ -101,8 +102,9 @@ class RuleOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRuleOptions(RuleOptions):
-    """The retention rules where they are stored with a location: Determined's are shown too."""
+    """The retention rules where they are stored with a location: those for experiments are shown too."""
 
+    keep_experiment_best: Annotated[int | None, option("N", _BEST_OF_ALL, least=0)] = None
     policy_name: Annotated[str | None, option("determined", _DETERMINED, "--policy")] = None
     save_experiment_best: Annotated[int | None, option("N", _EXPERIMENT_BEST, least=0)] = None
     save_trial_best: Annotated[int | None, option("N", _TRIAL_BEST, least=0)] = None

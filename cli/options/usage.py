@@ -21,6 +21,12 @@ _MEMBERS: Final = {
     "tag": "add {} TAG", "metrics": "show {}", "metadata": "show {}", "policy": "show {}"
 }  # fmt: skip
 """The member of a group that a reference stands for."""
+_GONE: Final = {
+    ("prune", "--all"): "it is --even-newest now, and counts only together with a rule or --delete VERSION",
+    ("get", "--raw"): "it is gone; --npy FILE writes the values with their dtype and shape, and - is stdout",
+    ("export", "--seed"): "it is a part of --fill now: --fill initializer:SEED",
+}
+"""What to write in place of an option that a command had, by command and option."""
 _EXTRA: Final = re.compile(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)\.?", re.DOTALL)
 
 
@@ -101,8 +107,8 @@ def _flag(parameter: Any) -> str:
 
 def _option_hint(error: Any, context: Any, path: str) -> str:
     """Return the options that were perhaps meant; of a group, that options stand behind the command."""
-    if (command_of(context), error.option_name) == ("prune", "--all"):  # it said less than it did
-        return "it is --even-newest now, and counts only together with a rule or --delete VERSION"
+    if gone := _GONE.get((command_of(context), error.option_name)):
+        return gone
     parameters = context.command.get_params(context) if context else ()
     options = (p for p in parameters if p.param_type_name == "option" and not getattr(p, "hidden", False))
     flags = [flag for option in options for flag in option.opts if flag.startswith("--")]

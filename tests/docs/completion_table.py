@@ -11,7 +11,7 @@ from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, OLD_FLAGS, command_at, func
 from edl_ckpt.cli.manual.pages import topics
 from edl_ckpt.core.operations import metric_series
 from edl_ckpt.core.operations.export import FORMATS
-from edl_ckpt.core.operations.export.interface import CASTS
+from edl_ckpt.core.operations.export.interface import CASTS, FILLS
 from edl_ckpt.core.operations.follow.observe import EventKind
 from edl_ckpt.core.operations.verify.file_loaders import FILE_LOADERS
 from edl_ckpt.core.operations.verify.loaders import LOADERS
@@ -126,6 +126,7 @@ def _listed() -> dict[tuple[str, str], Iterable[str]]:
         ("export", "--format"): FORMATS,
         ("metrics import", "--format"): metric_series.FORMATS,
         ("export", "--dtype"): CASTS,
+        ("export", "--fill"): FILLS,
         ("verify", "--loader"): [*LOADERS, *FILE_LOADERS],
         ("watch", "--on"): [kind.value for kind in EventKind],
     }

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from edl_ckpt.core import export_version, parse_ref, resolve
+from edl_ckpt.core.operations.export.interface import Selection
 from places import GOLDEN
 from program import document, edl
 
@@ -36,6 +39,8 @@ def test_document(tmp_path: Path) -> None:
         (["m.npz", "--format", "hdf5"], 2),
         (["m.npz", "--dtype", "int8"], 2),
         (["m.npz", "--dense-rows", "some"], 2),
+        (["m.npz", "--dense-rows", "auto", "--fill", "initializer:x"], 2),
+        (["m.npz", "--dense-rows", "auto", "--fill", "zeros:7"], 2),
         (["m.npz", "--limit", "3"], 2),
         (["m.npz", "--table", "none*"], 10),
         (["nowhere/m.npz"], 10),
@@ -53,6 +58,20 @@ def test_failures(tmp_path: Path, arguments: list[str], code: int) -> None:
     assert edl("export", PLACE, tmp_path / "m.npz").returncode == 0
     assert edl("export", PLACE, tmp_path / "m.npz").returncode == 16
     assert edl("export", PLACE, tmp_path / "m.npz", "--force").returncode == 0
+
+
+def test_the_seed_stands_behind_the_initializer(tmp_path: Path) -> None:
+    """`--fill initializer:7` draws rows as the library does with the seed 7, and without a number with 0."""
+    version = resolve(parse_ref(str(PLACE)))
+    for words, seed in (("initializer:7", 7), ("initializer", 0)):
+        selection = Selection(("emb_a*",), dense_rows=4000, fill="initializer", seed=seed)
+        export_version(version, tmp_path / f"{seed}.npz", selection=selection)
+        form = ("--table", "emb_a*", "--dense-rows", "4000", "--fill", words)
+        assert edl("export", PLACE, tmp_path / f"by-{seed}.npz", *form).returncode == 0
+        with np.load(tmp_path / f"{seed}.npz") as ours, np.load(tmp_path / f"by-{seed}.npz") as drawn:
+            assert {name: ours[name].tobytes() for name in ours} == {name: drawn[name].tobytes() for name in drawn}
+    with np.load(tmp_path / "0.npz") as zero, np.load(tmp_path / "7.npz") as seven:
+        assert any(zero[name].tobytes() != seven[name].tobytes() for name in zero)
 
 
 def test_dry_run_of_an_export(tmp_path: Path) -> None:

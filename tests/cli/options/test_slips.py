@@ -64,6 +64,7 @@ LINES = [
 ]
 """A line that is refused, and the one that would work; None where no line is plain."""
 
+NPY = "--npy FILE writes the values with their dtype and shape, and - is stdout"
 WORDS = [
     ("download run@10 other", "try: edl-ckpt copy run@10 other"),
     ("gc run", "try: edl-ckpt prune run --keep 4 --dry-run"),
@@ -75,6 +76,8 @@ WORDS = [
     ("tag add 10 x", "try: edl-ckpt tag add @10 x"),
     ("inspect run@newest", "did you mean latest?"),
     ("inspect run@good", "did you mean verified?"),
+    ("get run@10 --table t --id 1 --raw -", f"it is gone; {NPY}"),
+    ("export run@10 out.npz --seed 7", "it is a part of --fill now: --fill initializer:SEED"),
     ("prun", "edl-ckpt --help lists the commands"),
     ("tag remov run@10 x", "edl-ckpt tag --help lists the commands"),
     ("policy cler run", "edl-ckpt policy --help lists the commands"),
