@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,6 +69,7 @@ def export_command(
     names: Annotated[str | None, option("FILE", "Names, in TOML: see --map-template.", "--map")] = None,
     map_template: Annotated[bool, flag("Write a template for --map to OUTPUT.", "--map-template")] = False,
     rename: Annotated[list[str] | None, option("OLD=NEW", "Rename; * stands for any text; may be repeated.")] = None,
+    digests: Annotated[str | None, option("FILE", "Write the digest of each name of the version to FILE.")] = None,
     dry_run: DryRun = False,
     cluster: Cluster = None,
     force: Annotated[bool, flag("Replace an existing OUTPUT.", "--force")] = False,
@@ -83,11 +85,14 @@ def export_command(
     from edl_ckpt.core.converting.changes import read_map
     from edl_ckpt.core.operations.export import requested, run_export, write_map
     from edl_ckpt.core.operations.export.interface import ExportRequest, Selection
+    from edl_ckpt.core.proof.digests import save_digests
     from edl_ckpt.core.storage.streams import is_stream
 
-    if map_template and (dry_run or table or variable):
-        raise UsageError("--map-template cannot be used with --dry-run, --table or --variable")
+    if map_template and (dry_run or table or variable or digests):
+        raise UsageError("--map-template cannot be used with --dry-run, --table, --variable or --digests")
     version, goal = _ends(words, out)
+    if digests:
+        _check_digests(digests, goal)
     out.streams = goal.local_path is not None and is_stream(goal.local_path)
     tables, variables, rows = tuple(table or ()), tuple(variable or ()), _rows(dense_rows)
     if map_template:
@@ -106,6 +111,7 @@ def export_command(
         names=read_map(names) if names else None,
         rename=tuple(pair_of(word, "--rename", "OLD=NEW") for word in rename or ()),
         partial=partial,
+        digests=bool(digests),
     )
     with working(out, cluster, None, target=goal) as work, resumable(out, _again(goal)):
         if dry_run:
@@ -113,6 +119,8 @@ def export_command(
             out.show(lambda: written.planned_export_document(plan, work), written.plan_export_human(plan, work))
             return
         result = run_export(request, kind, work["executor"])
+    if digests and result.content is not None:
+        save_digests(digests, result.content)
     _show(out, result, dtype)
 
 
@@ -133,6 +141,19 @@ def _fill(word: str) -> tuple[str, int]:
     if colon and not (name == "initializer" and seed.isascii() and seed.isdigit()):
         raise UsageError(f"--fill expects zeros, initializer or initializer:SEED, got {word!r}")
     return name, int(seed or 0)
+
+
+def _check_digests(file: str, goal: Location) -> None:
+    """Raise UsageError unless a file of digests can be written once the export is in place."""
+    from edl_ckpt.core.storage.user_files import check_target, is_directory
+
+    check_target(file)
+    output = None if goal.local_path is None else os.path.realpath(goal.local_path)
+    folder = os.path.dirname(os.path.realpath(file))
+    if output is not None and os.path.realpath(file) == output:
+        raise UsageError("--digests and OUTPUT name one file", path=file)
+    if is_directory(file) or not (is_directory(folder) or folder == output):
+        raise UsageError("--digests expects a file in a directory that exists", path=file)
 
 
 def _rows(word: str | None) -> int | str | None:

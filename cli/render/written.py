@@ -6,6 +6,7 @@ The versions are those of a reshard, an import, an edit, a copy or a repair; a p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.render.shared_tables import shard_table
@@ -35,9 +36,11 @@ _FILES = 12
 def written_document(name: str, result: WriteResult, *, dry_run: bool = False) -> dict[str, Any]:
     """Return `edl-ckpt/NAME/1` of a written version, whichever command has written it."""
     untouched = [{"name": key, "fingerprint": part} for key, part in result.untouched.items()]
+    own = as_dict(replace(result, content=None))
+    del own["content"]
     document = {
         "schema": f"edl-ckpt/{name}/1",
-        **as_dict(result),
+        **own,
         "source": result.source or None,
         "fingerprint": result.fingerprint or None,
         "dropped": as_dict(result.left_out),
@@ -236,7 +239,9 @@ def repair_human(result: RepairResult) -> Lines:
 
 def export_document(result: ExportResult) -> dict[str, Any]:
     """Return `edl-ckpt/export/1`."""
-    return {"schema": "edl-ckpt/export/1", **as_dict(result), "dry_run": False}
+    own = as_dict(replace(result, content=None))
+    del own["content"]  # --digests writes it
+    return {"schema": "edl-ckpt/export/1", **own, "dry_run": False}
 
 
 def planned_export_document(plan: ExportPlan, work: Working | None = None) -> dict[str, Any]:

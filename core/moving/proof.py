@@ -61,22 +61,22 @@ def prove(writing: FilesMove, version: Version) -> Proved:
         return Proved(fingerprint_of(target, sketch), tuple(shard.summary for shard in target.shards), sealed, version)
 
 
-def confirm_source(writing: FilesMove, trust: Trust) -> str:
+def confirm_source(writing: FilesMove, trust: Trust) -> Fingerprint | None:
     """Compare what was read with the checksums in the source's files, and with its seal; return its fingerprint.
 
-    The seal is compared where all went out as it was; else '' is returned. Raises CorruptError as `confirm_sums` and
+    The seal is compared where all went out as it was; else None is returned. Raises CorruptError as `confirm_sums` and
     `Trust.confirm`.
     """
     writing.compared = confirm_sums(writing.sums, trust, writing.job) + _confirm_others(writing.plan, trust)
     if is_changed(writing.plan):
-        return ""
+        return None
     source = writing.plan.source  # its fingerprint counts items that do not go out; they are few
     read = ContentSketch()
     read.add(writing.meant)
     add_entries(read, source, set(source.item_names) - read.variable_names())
-    text = fingerprint_of(source, read).text
-    trust.confirm(text)
-    return text
+    found = fingerprint_of(source, read)
+    trust.confirm(found.text)
+    return found
 
 
 def _confirm_others(plan: Conversion, trust: Trust) -> SumsCompared:

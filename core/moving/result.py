@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from edl_ckpt.core.base.words import counted, describe, escaped, size
 from edl_ckpt.core.converting.changes import LeftOut
@@ -11,6 +12,9 @@ from edl_ckpt.core.converting.items import NO_ITEMS, ItemCounts
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.reading.stored_sums import NO_SUMS, SumsCompared
 from edl_ckpt.core.sources.systems import ELASTICDL
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.proof.fingerprint import Fingerprint
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -52,6 +56,8 @@ class WriteResult:
     needed: bool = True
     """False when the version was there already."""
     dry_run: bool = False
+    content: Fingerprint | None = field(default=None, repr=False, compare=False)
+    """The fingerprint of what was read back, with the digest of each name."""
 
     @property
     def dropped(self) -> tuple[LeftOut, ...]:

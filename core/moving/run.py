@@ -319,4 +319,5 @@ def write_version(
         source=plan.source_ref,
         untouched=move.untouched(),
         overflowed=move.overflowed,
+        content=move.proved,
     )

@@ -88,7 +88,9 @@ def read_digests(path: str) -> Digests:
     return Digests(path, str(fingerprint), variables, tables)
 
 
-_MADE_BY: Final = "edl_ckpt.torch.fingerprint in a job, and `edl-ckpt verify --digests FILE`, write such files"
+_MADE_BY: Final = (
+    "edl_ckpt.torch.fingerprint in a job, `verify --digests FILE` and `export --digests FILE` write such files"
+)
 
 
 def _digests(value: Any) -> dict[str, str] | None:

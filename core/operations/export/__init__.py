@@ -120,6 +120,8 @@ def requested(request: ExportRequest, format_name: str | None, executor: Executo
         theirs = _BY_WORD.get(name.lower())
         hint = f"for {name}: --format {theirs}" if theirs else meant(name, FORMATS)
         raise UsageError(f"no format {name!r}; expected one of {', '.join(FORMATS)}", hint=hint)
+    if request.digests and request.partial:
+        raise UsageError("--digests cannot be used with --partial: they are of a whole version")
     if request.limit is not None and not FORMATS[name].traits.takes_limit:
         limited = sorted(each.traits.name for each in _FORMATS if each.traits.takes_limit)
         raise UsageError(f"--limit is for {', '.join(limited)}")
@@ -203,13 +205,15 @@ def export_version(
     names: NameMap | None = None,
     rename: tuple[tuple[str, str], ...] = (),
     partial: bool = False,
+    digests: bool = False,
     reporter: Reporter = WARNINGS,
 ) -> ExportResult:
     """Write a version in another format to a path or URL, where nothing may be unless `force` is given.
 
     A version that does not match its seal is CorruptError; `use_seal=False` goes on, and the result says why. With
     `partial`, what can be read is exported where shards are missing or damaged; the result says what is lost, and is
-    never proved.
+    never proved. With `digests` the result's `content` is always known: the digest of each name of the version as it
+    was read, whatever goes out; without, it is None where another content goes out as checkpoint files.
 
     `rename` has pairs of an old name, or a glob, and a new one, for every format but checkpoint. The systems dcp, tfra
     and dynamicemb, and with `ranks` tensorflow, get their own checkpoint files for so many ranks; `names` says there
@@ -241,6 +245,7 @@ def export_version(
         names=names,
         rename=rename,
         partial=partial,
+        digests=digests,
     )
     return run_export(request, format_name, executor)
 

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -28,6 +28,7 @@ from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.content.quantizing import QUANTIZED, Quantized
 from edl_ckpt.core.operations.export.output.places import Place
+from edl_ckpt.core.proof.fingerprint import Fingerprint
 from edl_ckpt.core.proof.trust import Trust, check_trust
 from edl_ckpt.core.reading.loss import NOTHING, Loss, open_rest
 from edl_ckpt.core.reading.names import chosen_names
@@ -260,6 +261,8 @@ class ExportRequest:
     """Pairs of an old name, or a glob, and a new one, behind those of the map."""
     partial: bool = False
     """True to export what can be read, where shards are missing or damaged."""
+    digests: bool = False
+    """True to have the digests of the version in the result, also where they take a reading of their own."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rename", several_pairs(self.rename, "rename"))
@@ -309,6 +312,8 @@ class ExportResult:
     left_out: tuple[LeftOut, ...] = ()
     """What was asked for and has no place in the format."""
     items: ItemCounts = NO_ITEMS
+    content: Fingerprint | None = field(default=None, repr=False, compare=False)
+    """The fingerprint of the version that was exported, with the digest of each name; None where it was not read."""
 
     def __repr__(self) -> str:
         return describe(
@@ -325,7 +330,7 @@ class WrittenContent(NamedTuple):
     """What went out: the content, the fingerprint of the checkpoint, casts that became infinite, and errors."""
 
     content: ExportContent
-    fingerprint: str
+    fingerprint: Fingerprint
     overflowed: int
     errors: tuple[TableErrors, ...] = ()
 
@@ -395,17 +400,18 @@ class ExportFormat(ABC):
         files: tuple[ExportedFile, ...],
         counts: ContentCounts,
         trust: Trust,
-        fingerprint: str,
+        fingerprint: Fingerprint,
         overflowed: int,
         errors: tuple[TableErrors, ...] = (),
         *,
         proved: bool,
     ) -> ExportResult:
-        """Return the result; where something is lost, or may be, nothing is proved."""
+        """Return the result with the version's fingerprint; where something is lost, or may be, nothing is proved."""
         proved = proved and not (self.request.partial and (self.lost or trust.forced))
-        done = ExportResult(*self._named, files, *counts, fingerprint, 0.0, overflowed, proved, trust.forced, errors)
+        text = fingerprint.text
+        done = ExportResult(*self._named, files, *counts, text, 0.0, overflowed, proved, trust.forced, errors)
         items = ItemCounts(done.variables + done.tables if proved else 0, left_out=len(self.left_out))
-        done = replace(done, checksums=self.compared, left_out=self.left_out, items=items)
+        done = replace(done, checksums=self.compared, left_out=self.left_out, items=items, content=fingerprint)
         return replace(done, partial=True, lost=self.lost) if self.lost else done
 
     @property

@@ -46,7 +46,7 @@ from edl_ckpt.core.operations.export.interface import (
 from edl_ckpt.core.operations.export.output.places import OutputFile
 from edl_ckpt.core.operations.export.output.shared import NewPart, WrittenFile
 from edl_ckpt.core.operations.export.output.target import ExportTarget, PartsTarget
-from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of
+from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.reading.blocks import read_piece
 from edl_ckpt.core.reading.picklable import CheckpointValue
@@ -279,7 +279,7 @@ class ClusterExport:
                 self._digests.append(done.digests)
                 self.overflowed += done.overflowed
 
-    def fingerprint(self) -> str:
+    def fingerprint(self) -> Fingerprint:
         """Return the fingerprint of the checkpoint: read what no task summed, and compare it with what was written."""
         summed = set().union(*(file.summed for file in self.files))
         checkpoint = self.reader.checkpoint
@@ -287,7 +287,7 @@ class ClusterExport:
         task_bytes = self.cluster.task_bytes(checkpoint.version.size_bytes)
         self._sums.add(read_rest(checkpoint, self.looked.places, summed, job, task_bytes))
         self._compare()
-        return fingerprint_of(checkpoint, self._sums).text
+        return fingerprint_of(checkpoint, self._sums)
 
     def _compare(self) -> None:
         """Raise EdlCkptError unless what was read twice was the same both times."""
@@ -356,8 +356,8 @@ class PartsFormat(ContentFormat):
         self.request.reporter.start("exporting", 2 * total)
         plan.write(self.write_part, target)
         fingerprint = plan.fingerprint()
-        trust.confirm(fingerprint)
-        metadata = {**plan.content.metadata, "fingerprint": fingerprint}
+        trust.confirm(fingerprint.text)
+        metadata = {**plan.content.metadata, "fingerprint": fingerprint.text}
         self.end_parts(plan.content, plan.files, target.path, metadata)
         return WrittenContent(plan.content, fingerprint, plan.overflowed)
 

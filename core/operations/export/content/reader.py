@@ -48,7 +48,7 @@ from edl_ckpt.core.operations.export.interface import (
 )
 from edl_ckpt.core.operations.export.output.numbers import RowNumbers
 from edl_ckpt.core.operations.export.output.places import Place, compare_rows
-from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of
+from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of
 from edl_ckpt.core.reading.blocks import read_piece
 from edl_ckpt.core.reading.casts import cast_bytes, cast_floats
 from edl_ckpt.core.reading.reader import Checkpoint
@@ -87,8 +87,8 @@ class ContentReader:
     overflowed: int = 0
     errors: dict[str, QuantizationErrors] = field(default_factory=dict)
     """Those of each table whose rows are quantized."""
-    fingerprint: str = ""
-    """That of the checkpoint; '' until `finish`."""
+    fingerprint: Fingerprint | None = None
+    """That of the checkpoint; None until `finish`."""
     source: ContentSketch = field(default_factory=ContentSketch)
     """The sums of all variables and tables that were read to their end."""
     _matrices: dict[str, bool] = field(default_factory=dict)
@@ -121,13 +121,13 @@ class ContentReader:
         """Read what no tensor has, and return the metadata with the fingerprint of the checkpoint."""
         if self.confirm is None:
             return self.metadata
-        if not self.fingerprint:
+        if self.fingerprint is None:
             done = {(name, True) for name in self.source.tables} | {(n, False) for n in self.source.variable_names()}
             tables = {name: table.places for name, table in self.ids.items()}
             self.source.add(read_rest(self.checkpoint, tables, done, Job.here(self._workers, reporter=self.reporter)))
-            self.fingerprint = fingerprint_of(self.checkpoint, self.source).text
-            self.confirm(self.fingerprint)
-        return {**self.metadata, "fingerprint": self.fingerprint}
+            self.fingerprint = fingerprint_of(self.checkpoint, self.source)
+            self.confirm(self.fingerprint.text)
+        return {**self.metadata, "fingerprint": self.fingerprint.text}
 
     def _fill(
         self,

@@ -40,8 +40,11 @@ from edl_ckpt.core.operations.export.interface import (
 )
 from edl_ckpt.core.operations.export.output.target import check_output, open_target
 from edl_ckpt.core.operations.reshard.execute import ReshardPlan, execute_reshard, prepare_reshard
+from edl_ckpt.core.proof.fingerprint import Fingerprint
+from edl_ckpt.core.proof.stored_sums import confirm_sums
 from edl_ckpt.core.proof.trust import Trust
-from edl_ckpt.core.proof.values import fingerprint
+from edl_ckpt.core.proof.values import fingerprint, fingerprint_checkpoint
+from edl_ckpt.core.reading.reader import open_checkpoint
 from edl_ckpt.core.reading.stored_sums import StoredSums
 from edl_ckpt.core.sources.elasticdl.target import ELASTICDL, EMPTY_MODEL
 from edl_ckpt.core.sources.safetensors.indexing import read_header
@@ -127,6 +130,10 @@ class MergedCheckpoint(ExportFormat):
         result = execute_reshard(plan, settings, force=not self.request.use_seal, reporter=reporter)
         files = tuple(ExportedFile(shard.path, shard.size_bytes) for shard in result.shards)
         known = *self._named, files, *_counts(plan), result.fingerprint
+        content = None if result.left_out else result.content
+        if content is None and self.request.digests:  # the items that stay behind are in it
+            with open_checkpoint(self.request.version) as checkpoint:
+                content = fingerprint_checkpoint(checkpoint, reporter=reporter)
         return ExportResult(
             *known,
             seconds=0.0,
@@ -136,6 +143,7 @@ class MergedCheckpoint(ExportFormat):
             checksums=result.checksums,
             left_out=result.left_out,
             items=result.items,
+            content=content,
         )
 
 
@@ -206,9 +214,9 @@ class SystemFormat(ExportFormat):
             open_target(request.goal, self.traits, is_directory=True, force=request.force) as target,
         ):
             self._warn(plan)
-            changed = bool(request.names and request.names.tables) or is_changed(plan)
-            if trust.seal is not None and changed:  # what goes out has another fingerprint than the seal says
-                trust.confirm(fingerprint(sums.checkpoint, self._job.silent()).text)
+            changed, content = bool(request.names and request.names.tables) or is_changed(plan), None
+            if changed and (trust.seal is not None or request.digests):  # what goes out has another fingerprint
+                content = self._source_content(sums, trust)
                 trust.seal = None
             check_space(target.path, plan.size_bytes)
             paths = {path_inside(target.path, name): size for name, size in plan.destination.files.items()}
@@ -228,9 +236,18 @@ class SystemFormat(ExportFormat):
                 source = confirm_source(writing, trust)
                 proved = prove(writing, alone_at(target.path))
             self.compared = writing.compared
-            facts = source or proved.fingerprint.text, writing.overflowed
-            done = self.result(target.publish(), self._counts(plan), trust, *facts, proved=bool(source))
-            return replace(done, items=items_out(plan.out, is_written=True))
+            facts = source or proved.fingerprint, writing.overflowed
+            done = self.result(target.publish(), self._counts(plan), trust, *facts, proved=source is not None)
+            content = content if changed else source
+            return replace(done, items=items_out(plan.out, is_written=True), content=content)
+
+    def _source_content(self, sums: StoredSums, trust: Trust) -> Fingerprint:
+        """Read the whole source and return its fingerprint, compared with its checksums and its seal."""
+        content = fingerprint(sums.checkpoint, self._job.silent())
+        confirm_sums(sums, trust, self._job)
+        trust.confirm(content.text)
+        sums.restart()  # what goes out is read again
+        return content
 
     def _warn(self, plan: Conversion) -> None:
         self.left_out = plan.out.left_out
@@ -295,7 +312,12 @@ class Dcp(SystemFormat):
             left_out = (*self._read.left_out, *done.left_out)
             items = replace(done.items, left_out=done.items.left_out + len(self._read.left_out))
             return replace(
-                done, forced=self._read.forced, checksums=self._read.checksums, left_out=left_out, items=items
+                done,
+                forced=self._read.forced,
+                checksums=self._read.checksums,
+                left_out=left_out,
+                items=items,
+                content=self._read.content,
             )
 
     @contextmanager

@@ -117,7 +117,9 @@ class ContentFormat(ExportFormat):
         request.reporter.start("exporting", 2 * sum(sizes))  # read, and written
         self.write(content, target)
         errors = tuple(TableErrors(name, one.greatest, one.mean) for name, one in sorted(reader.errors.items()))
-        return WrittenContent(content, content.finish()["fingerprint"], reader.overflowed, errors)
+        content.finish()
+        assert reader.fingerprint is not None  # noqa: S101 - `finish` has read it
+        return WrittenContent(content, reader.fingerprint, reader.overflowed, errors)
 
     def check_dtypes(self, checkpoint: Checkpoint) -> None:
         """Raise UnsupportedError for selected tables of a dtype that the format lacks; headers tell."""
