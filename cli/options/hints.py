@@ -264,6 +264,9 @@ def check_named(ref: str | None, parsed: CheckpointRef, name: str, *rest: str) -
         newest = resolve(parsed, reporter=SILENT)
     if not is_named(ref, parsed, newest):
         known = f"; the newest complete version is {newest.key}" if newest else ""
+        if ref is None and newest is None:
+            expected = command(*name.split(), "LOCATION@VERSION", *rest)
+            raise UsageError("the version to change must be named, as in run@100", hint=f"expected: {expected}")
         is_number = bool(ref and ref.isdigit() and not os.path.lexists(ref))
         meant = f"@{ref}" if is_number else f"{ref or ''}@latest"
         hint = f"try: {command(*name.split(), meant, *rest)}{known}"

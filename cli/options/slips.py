@@ -5,12 +5,15 @@ Each line keeps the words that were typed, and changes the least. No line delete
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from edl_ckpt.cli.completion import grammar
 from edl_ckpt.cli.manual.parsing import ARGUMENTS, command_of
+from edl_ckpt.cli.options import dialects
 from edl_ckpt.core.base import words
 
 DELETING: Final = frozenset({"prune", "remove", "clear", "unlock"})
@@ -22,35 +25,8 @@ _RISKY: Final = frozenset({
 """The options that no guess names."""
 _TABLES: Final = frozenset({"get", "head", "sample", "ids", "inspect"})
 """The commands of which a second word is a table."""
-_OF_OTHERS: Final[Mapping[str, tuple[str, ...]]] = {
-    "--keep": (
-        "keep-checkpoint-max", "max-to-keep", "save-total-limit", "keep-last", "keep-latest", "keep-n", "keep-last-n",
-        "keep-n-latest", "keep-max", "max-checkpoints", "num-to-keep",
-    ),
-    "--keep-best": ("keep-best-n", "save-top-k", "keep-top"),
-    "--metric": ("metric-name", "monitor", "key-metric", "metric-for-best-model"),
-    "--ranks": (
-        "num-ps-pods", "ps-num", "num-ps", "ps-pods", "num-ranks", "num-shards", "shards", "nproc", "nproc-per-node",
-        "parts", "num-parts", "world-size", "ps",
-    ),
-    "--table": ("table-name", "embedding", "embedding-table"),
-    "--rows": ("num-rows", "limit", "lines"),
-    "--dry-run": ("dryrun", "simulate"),
-    "--format": ("fmt", "to-format"),
-    "--version-ge": ("min-version",),
-    "--output": ("out", "output-dir", "out-dir", "dest"),
-}  # fmt: skip
-"""The words of ElasticDL, tf.train, Keras, Lightning, Hugging Face, restic and torchrun, by our options."""
-_PLACES: Final = frozenset({
-    "checkpoint", "checkpoint-dir", "checkpoint-dir-for-init", "checkpoint-path", "ckpt", "ckpt-dir", "dir",
-    "directory", "input", "location", "path", "ref",
-})  # fmt: skip
-"""The words of other programs for a location, which is an argument here."""
-_TARGETS: Final = frozenset({"o", "out", "output", "output-dir", "dest", "destination", "target", "to"})
-"""The words of other programs for a target, which is the last argument of `export` and `copy`."""
 _SOME: Final = "4"
 """A number for a dry run that needs one."""
-_VERSIONS: Final = frozenset({"version", "step", "global-step", "checkpoint-version"})
 
 
 def line(name: str, arguments: Iterable[str]) -> str:
@@ -73,14 +49,14 @@ def for_extra_words(context: Any, extra: Sequence[str]) -> str | None:
     if not all(word in typed for word in extra):
         return None
     if name == "diff":
-        first, *others = (context.params["a"], context.params["b"], *extra)
-        if len(others) != 2 or "@" in first or not all(map(_is_version, others)):
-            return None
-        old, new = (word.lstrip("@") for word in others)
-        return line(name, _replaced(typed, {first: [f"{first}@{old}"], others[0]: [f"@{new}"], others[1]: []}))
+        return _of_two_versions(typed, context.params["a"], (context.params["b"], *extra))
     ref = context.params.get("ref", context.params.get("location"))
     if ref is None:
         return None
+    if name == "verify" and list(extra) == ["all"]:
+        return line(name, _replaced(typed, {"all": ["--all"]}))
+    if name == "get" and "@" in ref and context.params.get("table") and all(map(_is_number, extra)):
+        return line(name, _replaced(typed, {each: ["--id", each] for each in extra}))
     changes: dict[str, list[str]] = {}
     rest = list(extra)
     numbers = {"reshard": "--ranks", "wait": "--version-ge", "watch": "--after"}
@@ -93,7 +69,7 @@ def for_extra_words(context: Any, extra: Sequence[str]) -> str | None:
         changes[rest.pop()] = [takes_number, extra[-1]]
     if rest and name in _TABLES and not _is_version(rest[0]):
         ids = rest[1:] if name == "get" else []
-        if all(re.fullmatch(r"-?\d+", each) for each in ids):
+        if all(map(_is_number, ids)):
             asks = any(word.startswith(("--id", "--slice", "--nearest")) for word in typed)
             changes[rest[0]] = ["--table", rest[0], *["--id", "ID"] * (name == "get" and not ids and not asks)]
             changes |= {each: ["--id", each] for each in ids}
@@ -101,8 +77,22 @@ def for_extra_words(context: Any, extra: Sequence[str]) -> str | None:
     return None if rest or not changes else line(name, _replaced(typed, changes))
 
 
+def _of_two_versions(typed: Sequence[str], first: str, others: Sequence[str]) -> str | None:
+    """Return the line for `diff LOCATION 10 20`."""
+    if len(others) != 2 or "@" in first or not all(map(_is_version, others)):
+        return None
+    old, new = (word.lstrip("@") for word in others)
+    place = len(typed) - 1 - typed[::-1].index(others[1])
+    less = [*typed[:place], *typed[place + 1 :]]
+    return line("diff", _replaced(less, {first: [f"{first}@{old}"], others[0]: [f"@{new}"]}))
+
+
 def _is_version(word: str) -> bool:
     return bool(re.fullmatch(r"@\S+|\d+", word))
+
+
+def _is_number(word: str) -> bool:
+    return bool(re.fullmatch(r"-?\d+", word))
 
 
 def _replaced(typed: Sequence[str], changes: Mapping[str, Sequence[str]]) -> list[str]:
@@ -120,26 +110,73 @@ def for_unknown_option(context: Any, option: str, flags: Iterable[str]) -> str |
     typed = list(context.meta.get(ARGUMENTS, ()))
     place = next((i for i, word in enumerate(typed) if word.partition("=")[0] == option), None)
     word = option.lstrip("-").replace("_", "-").lower()
-    if place is None:
-        return None
+    if place is None or option[1:].isdigit():
+        return _for_bare_number(name, option, typed)
     _, has_value, value = typed[place].partition("=")
     has_next = place + 1 < len(typed) and not typed[place + 1].startswith("-")
     values = [value] if has_value else typed[place + 1 : place + 2] * has_next
     before, after = typed[:place], typed[place + (1 if has_value else 1 + len(values)) :]
-    ours = next((flag for flag, others in _OF_OTHERS.items() if flag in known and word in others), None)
+    ours = _ours(word, known, values)
     if f"--{word}" in known and f"--{word}" != option:
         return line(name, [*before, f"--{word}", *typed[place + 1 :]]) if not has_value else None
+    safely = ["--dry-run"] * (name == "prune" and ours != "--dry-run" and "--dry-run" not in typed)
     if ours:
-        safely = ["--dry-run"] * (name == "prune" and "--dry-run" not in typed)
         return line(name, [*before, ours, *values, *after, *safely])
+    if values and values[0].isdigit() and word in dialects.PERIODS and "--keep-within" in known:
+        return line(name, [*before, "--keep-within", f"{values[0]}{dialects.PERIODS[word]}", *after, *safely])
+    if name == "verify" and word == "level" and values and f"--{values[0]}" in known:
+        return line(name, [*before, f"--{values[0]}", *after])
+    if name in {"list", "du"} and not has_value and option in dialects.SUPERFLUOUS:
+        return line(name, [*before, *values, *after])
     takes = [str(p.metavar) for p in context.command.params if p.param_type_name == "argument"]
-    if values and word in _PLACES and any("LOCATION" in each or "REF" in each for each in takes):
+    if values and word in dialects.PLACES and any("LOCATION" in each or "REF" in each for each in takes):
         return line(name, [*values, *before, *after])
-    if values and word in _TARGETS and any(each.endswith(("OUTPUT", " LOCATION")) for each in takes):
+    if values and word in dialects.TARGETS and any(each.endswith(("OUTPUT", " LOCATION")) for each in takes):
         return line(name, [*before, *after, *values])
-    if values and word in _VERSIONS and any("REF" in each for each in takes) and before and "@" not in before[0]:
+    if (
+        values
+        and word in dialects.VERSIONS
+        and any("REF" in each for each in takes)
+        and before
+        and "@" not in before[0]
+    ):
         return line(name, [f"{before[0]}@{values[0]}", *before[1:], *after])
     return None
+
+
+def _ours(word: str, known: Container[str], values: Sequence[str]) -> str | None:
+    """Return our option for a word of another program; None without one, and for one that wants a number."""
+    named = (flag for flag, others in dialects.OPTIONS.items() if flag in known and word in others)
+    return next((flag for flag in named if flag != "--ranks" or all(map(str.isdigit, values))), None)
+
+
+def _for_bare_number(name: str, option: str, typed: Sequence[str]) -> str | None:
+    """Return the line that was perhaps meant by `-10`, as `head` takes it elsewhere."""
+    numbers = [word for word in typed if re.fullmatch(r"-\d+", word)]
+    if name not in {"head", "sample", "ids"} or len(numbers) != 1 or not re.fullmatch(r"-\d", option):
+        return None
+    return line(name, _replaced(typed, {numbers[0]: ["-n", numbers[0][1:]]}))
+
+
+def for_missing(context: Any) -> str | None:
+    """Return the line that was perhaps meant by fewer words than a command takes: `diff A..B`, as in git and dvc."""
+    name, typed = command_of(context), list(context.meta.get(ARGUMENTS, ()))
+    ranges = [word for word in typed if ".." in word.strip("./") and "@" in word]
+    if name != "diff" or len(ranges) != 1:
+        return None
+    first, _, second = ranges[0].partition("..")
+    return line(name, _replaced(typed, {ranges[0]: [first, second.lstrip(".")]})) if first and second else None
+
+
+def for_bad_value(context: Any, flag: str) -> str | None:
+    """Return the line that was perhaps meant by several values behind one option: `--id 5,6`."""
+    name, typed = command_of(context), list(context.meta.get(ARGUMENTS, ()))
+    place = next((i for i, word in enumerate(typed) if word == flag), len(typed))
+    value = "".join(typed[place + 1 : place + 2])
+    if flag != "--id" or not re.fullmatch(r"-?\d+(,-?\d+)+", value):
+        return None
+    several = [word for number in value.split(",") for word in (flag, number)]
+    return line(name, [*typed[:place], *several, *typed[place + 2 :]])
 
 
 def for_unknown_command(name: str, context: Any, known: Iterable[str]) -> str | None:
@@ -148,6 +185,10 @@ def for_unknown_command(name: str, context: Any, known: Iterable[str]) -> str | 
     if typed[:1] != [name]:
         return None
     rest = typed[1:]
+    if not group and rest and rest[0] in set(known) - DELETING and not _is_place(name):
+        takes = grammar.load()["commands"].get(rest[0], {}).get("arguments", ())
+        if takes in (["ref"], ["location"], ["location*"]):
+            return f"there is no {words.escaped(name)} here; a location: {words.command(rest[0], 'LOCATION')}"
     if not group and _is_place(name):
         if rest and rest[0] in set(known):
             return line(rest[0], [name, *rest[1:]])
@@ -164,26 +205,62 @@ def for_synonym(form: str, name: str, context: Any) -> str | None:
 
     `form` has the command and its placeholders, as `reshard REF --ranks N`; only a dry run may lack its number.
     """
-    typed = list(context.meta.get(ARGUMENTS, ()))
-    is_dry = "--dry-run" in form
-    deletes = "VERSION" in form or (not is_dry and not DELETING.isdisjoint(form.split()))
-    if typed[:1] != [name] or "`" in form or deletes or (is_dry and any(word[0:1] == "-" for word in typed)):
+    typed, form_words = list(context.meta.get(ARGUMENTS, ())), form.split()
+    safely = ["--dry-run"] * ("N" in form_words)
+    deletes = "VERSION" in form or ("--dry-run" not in form_words and not DELETING.isdisjoint(form_words))
+    if typed[:1] != [name] or "`" in form or deletes:
         return None
-    given, result = typed[1:], list[str]()
-    for word in form.split():
+    known = _options_of(" ".join(itertools.takewhile(str.islower, form_words)))
+    found = _sorted_out(typed[1:], known)
+    if found is None:
+        return None
+    given, options = found
+    result = list[str]()
+    for place, word in enumerate(form_words):
         if word == "N":
-            number = next((each for each in given if each.isdigit()), _SOME if is_dry else None)
-            if number is None:
-                return None
+            number = next((each for each in given if each.isdigit()), None)
             given = [each for each in given if each != number]
-            result.append(number)
+            safely *= number is None
+            result.append(number or _SOME)
         elif word.isupper():
-            if not given or given[0].startswith("-"):
+            if not given:
                 return None
             result.append(given.pop(0))
-        else:
+        elif word in options and form_words[place + 1 : place + 2] == ["N"]:
+            form_words[place + 1] = ""  # its own number stands there
+            safely = []
+        elif word and word not in (*safely, *options):
             result.append(word)
-    return line("", [*result, *given])
+    takes_more = result[0] in {"list", "prune"}
+    return None if given and not takes_more else line("", [*result, *given, *options, *safely])
+
+
+def _options_of(command: str) -> Mapping[str, Any]:
+    """Return the options of a command by their long flags, as completion has them: without the parser."""
+    found: Mapping[str, Any] = grammar.load()["commands"].get(command, {}).get("options", {})
+    return found
+
+
+def _sorted_out(typed: Sequence[str], known: Mapping[str, Any]) -> tuple[list[str], list[str]] | None:
+    """Return words and options of a line, the options as a command has them; None for one that it cannot have."""
+    words, options, rest = list[str](), list[str](), list(typed)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("-") or word == "-":
+            words.append(word)
+            continue
+        flag, equals, value = word.partition("=")
+        values = [value] if equals else [each for each in rest[:1] if not each.startswith("-")]
+        ours = flag if flag in known else _ours(flag.lstrip("-").replace("_", "-").lower(), known, values)
+        if ours is None or ours in _RISKY:
+            if flag not in dialects.SUPERFLUOUS:
+                return None
+            continue
+        takes_value = "takes" in known[ours]
+        options += [ours, *values] if takes_value else [ours]
+        if takes_value and not equals:
+            rest = rest[1:]
+    return words, options
 
 
 def _is_place(word: str) -> bool:
@@ -201,6 +278,8 @@ def swapped(context: Any) -> str | None:
         is_file = name == "export" and os.path.splitext(first)[1] and not os.path.lexists(first)
         if first and _is_place(second) and not _is_place(first) and ("@" in second or is_file):
             return line(name, _exchanged(typed, first, second))
+        if len(given) > 2 and _is_place(given[0]):
+            return _fewer(name, typed, given[1:])
     if name in {"metrics set", "metadata set"} and isinstance(given, list | tuple):
         refs = [word for word in given if _is_place(word) and "=" not in word]
         others = [word for word in given if word not in refs]
@@ -212,10 +291,33 @@ def swapped(context: Any) -> str | None:
     source, target = context.params.get("source"), context.params.get("target")
     if name == "import" and source and target and re.search(r"@\d+$", source) and _is_place(target):
         return line(name, _exchanged(typed, source, target))
-    a, b = context.params.get("a"), context.params.get("b")
+    return _as_version(name, typed, context.params)
+
+
+def _as_version(name: str, typed: Sequence[str], values: Mapping[str, Any]) -> str | None:
+    """Return the line with a number, or `all`, that was typed like a location and is a version."""
+    a, b = values.get("a"), values.get("b")
     if name == "diff" and a and b and b.isdigit() and "@" in a:
         return line(name, _replaced(typed, {b: [f"@{b}"]}))
+    places = list(values.get("locations") or ())
+    if name == "list" and len(places) == 2 and places[1].isdigit() and "@" not in places[0]:
+        return line("inspect", _replaced(typed, {places[0]: [f"{places[0]}@{places[1]}"], places[1]: []}))
+    if name == "verify" and values.get("ref") == "all" and not _is_place("all"):
+        return line(name, _replaced(typed, {"all": ["--all"]}))
     return None
+
+
+def _fewer(name: str, typed: Sequence[str], others: Sequence[str]) -> str | None:
+    """Return the line with the words that a command takes: a text in quotes, one tag, or one file and a table."""
+    if name == "note":
+        return line(name, [*(word for word in typed if word not in others), " ".join(others)])
+    if name in {"tag add", "tag remove"}:
+        return line(name, [word for word in typed if word not in others[1:]])
+    files = [word for word in others if os.path.splitext(word)[1] or word == "-"]
+    if name != "export" or len(others) != 2 or len(files) != 1:
+        return None
+    table = next(word for word in others if word not in files)
+    return line(name, _replaced(typed, {table: ["--table", table]}))
 
 
 def _exchanged(typed: Sequence[str], first: str, second: str) -> list[str]:

@@ -23,6 +23,7 @@ _MEMBERS: Final = {
 """The member of a group that a reference stands for."""
 _GONE: Final = {
     ("prune", "--all"): "it is --even-newest now, and counts only together with a rule or --delete VERSION",
+    ("prune", "--force"): "each guard has an option of its own, and a script is not asked: edl-ckpt prune --help",
     ("get", "--raw"): "it is gone; --npy FILE writes the values with their dtype and shape, and - is stdout",
     ("export", "--seed"): "it is a part of --fill now: --fill initializer:SEED",
 }
@@ -47,12 +48,14 @@ def explained(error: Any) -> UsageError:
     if kind == "NoSuchOption":
         return UsageError(f"no such option: {escaped(error.option_name)}", hint=_option_hint(error, context, path))
     if kind == "MissingParameter" and error.param is not None:
+        if meant := slips.for_missing(context):
+            return UsageError(f"{_flag(error.param)} is missing", hint=meant)
         takes = f" {error.param.metavar}" if error.param.param_type_name == "option" else ""
         return UsageError(f"{_flag(error.param)}{takes} is missing", hint=_usage(context))
     if kind == "BadParameter" and error.param is not None:
-        return UsageError(
-            f"{origin(context, error.param)}: {_sentence(str(error.message))}", hint=f"try: {path} --help"
-        )
+        meant = slips.for_bad_value(context, _flag(error.param))
+        message = f"{origin(context, error.param)}: {_sentence(str(error.message))}"
+        return UsageError(message, hint=meant or f"try: {path} --help")
     text = str(error.format_message())
     if found := _NO_COMMAND.fullmatch(text):
         name, known = found[2], error.ctx.command.commands
