@@ -54,6 +54,13 @@ def test_words_are_plain(page: Path) -> None:
     assert _UNCLEAR.findall(page.read_text(encoding="utf-8")) == []
 
 
+@pytest.mark.parametrize("page", sorted(MANUAL.glob("*.md")), ids=lambda page: page.name)
+def test_a_page_opens_with_its_task(page: Path) -> None:
+    """What a reader types is in the first paragraph of a page, or in the block right behind it."""
+    first, second = re.split(r"\n\n+", re.sub(r"<!--.*?-->\n", "", page.read_text(encoding="utf-8")))[1:3]
+    assert re.search(r"`[^`]+`", first) or second.startswith(("```", "| ")), first
+
+
 def test_every_page_can_be_found() -> None:
     """The manual's index and README lead to every page of the manual, and to no other."""
     names = {page.name for page in MANUAL.glob("*.md")} - {"index.md"}
