@@ -17,7 +17,6 @@ from edl_ckpt.cli.terminal.quantities import parse_duration
 from edl_ckpt.cli.terminal.text import escaped, is_runner
 from edl_ckpt.core.base.errors import CorruptError, IncompleteError, UsageError
 from edl_ckpt.core.base.words import Level, command
-from edl_ckpt.core.model.verdicts import DEPTHS
 from edl_ckpt.core.model.versions import State
 
 if TYPE_CHECKING:
@@ -130,7 +129,7 @@ def verify_command(
     if run.failed and not every:
         raise run.failed[0][1]
     others = others_of(run, versions, latest=latest)
-    out.warn(*(str(error) for _, error in run.failed), *render.unfinished(others.newer), *_known_damage(run, versions))
+    out.warn(*(str(error) for _, error in run.failed), *render.unfinished(others.newer))
     if not (prometheus or out.jsonl):
         one_or_all = partial(render.document_all, location.url, run.results, run.failed, others)
         document = one_or_all if every else partial(render.document, run.results[0], others)
@@ -139,20 +138,6 @@ def verify_command(
     if not versions:
         out.say(f"{escaped(location.url)}: no checkpoint, so nothing was verified")
     _end(out, run, strict=strict, every=every)
-
-
-def _known_damage(run: VerifyRun, versions: tuple[Version, ...]) -> list[str]:
-    """Return what an earlier, deeper verification found in the same files and this one could not see."""
-    results = {result.ref: result for result in run.results}
-    warnings = []
-    for version in versions:
-        result, known = results.get(version.ref), version.verdict
-        if result is None or known is None or known.ok or DEPTHS[result.level] >= DEPTHS[known.level]:
-            continue
-        deeper = ("--deep",) if known.level == "deep" else ()
-        way = command("verify", version.ref, *deeper)
-        warnings.append(f"{version.ref} is {known.words}; this check reads less than the one that found it: {way}")
-    return warnings
 
 
 def _check_digests(file: str | None, *, quick: bool, seal: bool, several: bool) -> None:

@@ -49,7 +49,7 @@ from edl_ckpt.core.operations.verify.headers import check_headers, check_names, 
 from edl_ckpt.core.operations.verify.ids import ContentCheck, ids_of
 from edl_ckpt.core.operations.verify.like import Form, check_like, form_of
 from edl_ckpt.core.operations.verify.loaders import look_with
-from edl_ckpt.core.operations.verify.memory import Memory, is_settled
+from edl_ckpt.core.operations.verify.memory import Memory, is_settled, known_damage
 from edl_ckpt.core.operations.verify.other_files import NOTHING_ELSE, check_others
 from edl_ckpt.core.operations.verify.stored_sums import check_sample, check_stored_sums, report_chunks
 from edl_ckpt.core.proof.digests import Digests, read_digests
@@ -257,12 +257,13 @@ def verify_version(
     ignores the seal. `beside=False` does not look at the other names in the location, on which ElasticDL's scan may
     crash. A `sample` reads a random part of the values at the level `default`, and compares it with the checksums that
     there are. What was found is remembered for `list`, `prune` and others (`state/verdicts.py`), unless `remember` is
-    False. With a `loader`, its name and a number of ranks or None, the result says what that loader would do with the
-    files. With `like`, another version, all its tables and variables must be there in the same form. With
-    `against`, digests or a file of them, all its names must be there with the same content; the level is `deep` then.
-    `take_ids` gets the ids of all rows in findings. With a `distributed.Client` as `executor`, its workers read the ids
-    and values. When a job changes a shard meanwhile, the version is verified again. Raises UsageError for another
-    level, LockedError when a shard keeps changing, and the errors of storage; a damaged checkpoint raises nothing.
+    False; an error that a deeper verification of the same files found is a finding here too. With a `loader`, its name
+    and a number of ranks or None, the result says what that loader would do with the files. With `like`, another
+    version, all its tables and variables must be there in the same form. With `against`, digests or a file of them, all
+    its names must be there with the same content; the level is `deep` then. `take_ids` gets the ids of all rows in
+    findings. With a `distributed.Client` as `executor`, its workers read the ids and values. When a job changes a shard
+    meanwhile, the version is verified again. Raises UsageError for another level, LockedError when a shard keeps
+    changing, and the errors of storage; a damaged checkpoint raises nothing.
 
     >>> result = verify_version("run@200", level="deep")
     >>> result.ok, [finding.code for finding in result.findings]
@@ -384,7 +385,8 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
                 content.wait_for_ids()
             sound = content.sound
         view = None if scope.loader is None else look_with(checkpoint, *scope.loader, report)
-        findings = _in_order(report.findings, {} if seal is None else seal.sizes, version)
+        known = known_damage(version, level)
+        findings = _in_order([*report.findings, *known], {} if seal is None else seal.sizes, version)
         if scope.take_ids:
             scope.take_ids(version.ref, _ids_of_all(checkpoint, findings))
         checkpoint.check_unchanged()

@@ -11,8 +11,8 @@ from collections import defaultdict
 from types import TracebackType
 from typing import Final, Self
 
-from edl_ckpt.core.base.words import base_name
-from edl_ckpt.core.model.verdicts import Verdict
+from edl_ckpt.core.base.words import Level, base_name, command
+from edl_ckpt.core.model.verdicts import DEPTHS, Verdict
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.verify.findings import Finding, VerifyResult
 from edl_ckpt.core.state.verdicts import Remembered, remember_verdicts
@@ -22,6 +22,10 @@ _EVERY_SECONDS: Final = 1.0
 _TICK_SECONDS: Final = 0.05
 _COARSE_SECONDS: Final = 2.0
 """Two writes in so short a time may leave the same times: where a file system counts in fine steps, and in seconds."""
+
+
+KNOWN: Final = "known-damage"
+"""The code of the finding that an earlier verification, which read more of the same files, has found errors."""
 
 
 class Memory:
@@ -70,9 +74,23 @@ def is_settled(version: Version, now: float) -> bool:
     return True
 
 
+def known_damage(version: Version, level: Level) -> tuple[Finding, ...]:
+    """Return the finding that a deeper verification of the very same files has found errors; nothing without one.
+
+    What a verification at `level` cannot see is as true as before, so it is no success.
+    """
+    known = version.verdict
+    if known is None or known.ok or DEPTHS[level] >= DEPTHS[known.level]:
+        return ()
+    way = command("verify", version.ref, *(["--deep"] if known.level == "deep" else []))
+    message = f"a deeper verification of the same files found them {known.words}"
+    check = "values" if known.level == "deep" else "ids"
+    return (Finding("error", KNOWN, None, version.path, "", None, message, f"to look again: {way}", check),)
+
+
 def verdict_from(result: VerifyResult) -> Verdict:
-    """Return the verdict of a verification: errors of the files, whatever a loader or a comparison would say."""
-    errors = result.own_errors
+    """Return the verdict of a verification: errors of the files that it found itself, whatever a loader would say."""
+    errors = [finding for finding in result.own_errors if finding.code != KNOWN]
     return Verdict(result.level, not errors, result.begun, len(errors), described(errors[0]) if errors else "")
 
 
