@@ -20,7 +20,7 @@ from edl_ckpt.core.base.words import command, escaped
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.converting.changes import Changes, Outgoing, OutTable, OutVariable, outgoing
 from edl_ckpt.core.converting.described import stale_dtypes
-from edl_ckpt.core.converting.destinations import DESTINATIONS
+from edl_ckpt.core.converting.destinations import ANEW, DESTINATIONS
 from edl_ckpt.core.converting.destinations.interface import Destination, Given
 from edl_ckpt.core.converting.rows import CountedRows, Spread
 from edl_ckpt.core.kernel import bulk
@@ -121,17 +121,15 @@ def plan_conversion(
         hint = f"write it for another system: {command('export', source.version.ref, 'OUTPUT', '--format', 'dcp')}"
         message = f"nothing is written for {system}; it can be {known}"
         raise UnsupportedError(message, path=source.version.ref, hint=hint)
-    if DESTINATIONS[system].exports_only and contents is not None:
-        way = command("export", source.version.ref, "OUTPUT", "--format", system, "--ranks", "N")
-        hint = f"write another one: {way}"
-        words = f"no version of {system} is written anew in place: its values that are no tensors would be lost"
-        raise UnsupportedError(words, path=source.version.ref, hint=hint)
-    is_whole = system in _WHOLE and source.version.layout.system == system
+    is_own = source.version.layout.system == system
+    is_anew = is_own and contents is not None and system in ANEW
+    is_whole = is_own and (system in _WHOLE or is_anew)
     whole = as_tensors(source) if is_whole else None
     out = outgoing(source, changes) if whole is None else _tensors(source, whole, changes)
     if whole is not None:
         _warn_of_lost_tables(source, out, job)
-    destination = DESTINATIONS[system](Given(source, out, ranks, number, most_file_bytes, whole, contents))
+    kind = ANEW[system] if is_anew else DESTINATIONS[system]
+    destination = kind(Given(source, out, ranks, number, most_file_bytes, whole, contents))
     destination.out.check_names(source.version.ref)
     for variable in destination.out.variables if system not in _ANY_DIMENSIONS else ():
         check_dimensions(variable.name, variable.shape, source.version.ref)

@@ -12,9 +12,15 @@ from edl_ckpt.core.converting.destinations.interface import Destination
 from edl_ckpt.core.converting.destinations.safetensors import ToSafetensors
 from edl_ckpt.core.converting.destinations.tfra import ToTfra
 from edl_ckpt.core.converting.destinations.torch import ToTorch
-from edl_ckpt.core.converting.destinations.torch_checkpointing import ToTorchCheckpointing
+from edl_ckpt.core.converting.destinations.torch_checkpointing import (
+    ToOwnTorchCheckpointing,
+    ToTorchCheckpointing,
+)
 
 DESTINATIONS: Final[Mapping[str, type[Destination]]] = {
     each.system: each for each in (ToDcp, ToBundle, ToSafetensors, ToTfra, ToDynamicemb, ToTorch, ToTorchCheckpointing)
 }
 """Every system whose files can be written, besides ElasticDL: a reshard lays out its shards."""
+
+ANEW: Final[Mapping[str, type[Destination]]] = {each.system: each for each in (ToOwnTorchCheckpointing,)}
+"""Systems whose versions are written anew in another way than those of others become theirs."""

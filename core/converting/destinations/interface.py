@@ -101,8 +101,6 @@ class Destination(Holding, ABC):
 
     So do files with such a path from which nothing was read: those of another bundle, or of an earlier save.
     """
-    exports_only: ClassVar[bool] = False
-    """True where a version of the same system cannot be written anew without a loss: only an export writes it."""
     known_by_name: ClassVar[bool] = True
     """False where files with such paths may be others, too: what the source has claimed tells."""
 

@@ -36,7 +36,7 @@ from edl_ckpt.core.sources.torch.renewing import (
     state_of_dtensor,
 )
 from edl_ckpt.core.sources.torch.rewriting import Edit, Path, edited
-from edl_ckpt.core.sources.torch.sharding import Piece, dtensor_geometry, share_of
+from edl_ckpt.core.sources.torch.sharding import Piece, Placement, dtensor_geometry, share_of
 from edl_ckpt.core.sources.torch.writing import PlannedZips, SavedFile, new_index, saved_file, zip_plan
 from edl_ckpt.core.sources.zip_layout import ZipPlan
 
@@ -83,7 +83,7 @@ class ToTorch(Destination):
 
     def __init__(self, given: Given) -> None:
         super().__init__(given)
-        self._variables = {variable.source: variable for variable in self.out.variables}
+        self.variables = {variable.source: variable for variable in self.out.variables}
         self._places: dict[str, list[_Place]] = {}
         self._layout = PlannedZips({}, {}, {})
 
@@ -112,10 +112,11 @@ class ToTorch(Destination):
         listed = {}
         for name in filter(lambda name: name.endswith(INDEX), self.own_names):
             folder = name[: name.rfind("/") + 1]
-            listed[name] = [folder + file for file in files_in_index(self._head(name))]
+            listed[name] = [folder + file for file in files_in_index(self.head(name))]
         return grouped([name for name in self.own_names if is_named_so(name)], listed)
 
-    def _head(self, name: str) -> bytes:
+    def head(self, name: str) -> bytes:
+        """Return a file that is read whole."""
         return read_head(self.source.files[self.source.version.path_of(name)])
 
     @cached_property
@@ -183,8 +184,8 @@ class ToTorch(Destination):
             for path in sorted(set().union(*paths)):
                 title = titled(self.prefixes[group], path, group.rpartition("/")[2])
                 own = [f"{title}{_OF_RANK}{rank}" for rank in files]
-                kept = title in self._variables or title in self._items
-                differs = next((name for name in own if name in self._variables or name in self._items), "")
+                kept = title in self.variables or title in self._items
+                differs = next((name for name in own if name in self.variables or name in self._items), "")
                 if differs or (kept and any(path not in some for some in paths)):
                     message = f"{differs or title!r} differs from rank to rank: no rule says what other ranks have"
                     way = "leave it out: edit --drop NAME --output LOCATION; or export --format dcp"
@@ -194,8 +195,8 @@ class ToTorch(Destination):
         """Return what changes in a file."""
         draft = _Draft(file, None if file.rank is None or self.keeps_ranks else Meshes(file.rank, self.ranks))
         for tensor in file.saved.contents.tensors:
-            source = self._source_name(group, tensor.path, file.rank, self._variables)
-            variable = self._variables.get(source)
+            source = self._source_name(group, tensor.path, file.rank, self.variables)
+            variable = self.variables.get(source)
             if variable is None:
                 draft.gone.add(tensor.path)
             else:
@@ -234,25 +235,28 @@ class ToTorch(Destination):
         was = self._stored_dtype(variable)
         local, zeros = variable.shape, (0,) * len(variable.shape)
         pieces: tuple[Piece, ...] = (Piece(zeros, local, zeros),)
+        whole_shape = tensor.values.shape if tensor.share is None else tensor.share.shape
         if tensor.share is not None:
-            local, pieces = tensor.share.local, tensor.share.pieces
             if not is_dtensor(node):
-                raise UnsupportedError(f"{variable.source!r} is a ShardedTensor: it is not written anew")
+                self.check_part(variable)
+            local, pieces = tensor.share.local, tensor.share.pieces
             if not self.keeps_ranks:
-                local, pieces = self._cut_anew(variable, node, file.rank or 0)
-            whole_shape = tensor.share.shape
-        else:
-            whole_shape = tensor.values.shape
+                placements = self.placements_of(variable, tensor, node)
+                local, pieces = share_of(variable.shape, (self.ranks,), (file.rank or 0,), placements)
         if whole_shape != variable.shape:
             raise UnsupportedError(f"{variable.source!r} has another number of rows: files of torch.save keep theirs")
         number = len(draft.sizes)
         draft.sizes.append(prod(local) * variable.dtype.itemsize)
         new = NewTensor(was, variable.dtype, local, number)
-        if tensor.share is not None:
+        if is_dtensor(node):
             draft.values[tensor.path] = partial(renewed_dtensor, new=new, meshes=draft.meshes)
         else:
             draft.values[tensor.path] = partial(renewed, new=new)
         self.place(variable, file.path, number, pieces)
+
+    def check_part(self, variable: OutVariable) -> None:
+        """Raise UnsupportedError for a rank's part of a tensor that is no DTensor."""
+        raise UnsupportedError(f"{variable.source!r} is a ShardedTensor: it is not written anew")
 
     def place(self, variable: OutVariable, file: str, number: int, pieces: Sequence[Piece]) -> None:
         """Say where the boxes of a tensor go that a storage has; UnsupportedError for those without whole rows."""
@@ -267,14 +271,19 @@ class ToTorch(Destination):
             inner = piece.inner[0] * row_bytes if piece.inner else 0
             places.append(_Place(start, start + prod(piece.sizes) * variable.dtype.itemsize, file, number, inner))
 
-    def _cut_anew(self, variable: OutVariable, node: Value, rank: int) -> tuple[tuple[int, ...], tuple[Piece, ...]]:
-        """Return the shape and the boxes of a rank's part among other ranks, cut as before."""
+    def placements_of(self, variable: OutVariable, tensor: FileTensor, node: Value) -> Sequence[Placement]:
+        """Return how a tensor is cut over all ranks; UnsupportedError where other ranks have no rule."""
+        del tensor
         sizes, placements = dtensor_geometry(state_of_dtensor(node), len(variable.shape))
         if sizes != (self.old_ranks,) or any(p.factor != 1 or p.dim not in {None, 0} for p in placements):
-            way = command("export", self.source.version.ref, "OUT", "--format", "dcp", "--ranks", "N")
-            message = f"{variable.source!r} is not cut by its rows over all ranks: other ranks have no rule"
-            raise UnsupportedError(message, path=self.source.version.ref, hint=f"try: {way}")
-        return share_of(variable.shape, (self.ranks,), (rank,), placements)
+            raise self.no_rule(variable)
+        return placements
+
+    def no_rule(self, variable: OutVariable) -> UnsupportedError:
+        """Return the error for a tensor of which nothing says what other ranks have."""
+        way = command("export", self.source.version.ref, "OUT", "--format", "dcp", "--ranks", "N")
+        message = f"{variable.source!r} is not cut by its rows over all ranks: other ranks have no rule"
+        return UnsupportedError(message, path=self.source.version.ref, hint=f"try: {way}")
 
     def _stored_dtype(self, variable: OutVariable) -> DType:
         opened = self.given.whole or self.source
@@ -288,7 +297,7 @@ class ToTorch(Destination):
         for index in filter(lambda name: name.endswith(INDEX), sorted(self.own_names)):
             prefix = self.prefixes.get(index.removesuffix(INDEX), "")
             own = {s.removeprefix(prefix): n.removeprefix(prefix) for s, n in names.items() if s.startswith(prefix)}
-            found[index] = new_index(self._head(index), index, own, total)
+            found[index] = new_index(self.head(index), index, own, total)
         return found
 
     @property

@@ -3,21 +3,43 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+from typing import Any, Final
 
+from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.base.words import command
 from edl_ckpt.core.converting.changes import Outgoing, OutVariable
 from edl_ckpt.core.converting.destinations.dcp import ToDcp
+from edl_ckpt.core.converting.destinations.torch import NewFile, ToTorch
 from edl_ckpt.core.sources.dcp.writing import OF_TORCH
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout
+from edl_ckpt.core.sources.torch.files import FileTensor
+from edl_ckpt.core.sources.torch.indexing import titled
+from edl_ckpt.core.sources.torch.machine import Value, read
+from edl_ckpt.core.sources.torch.sharding import Placement
+from edl_ckpt.core.sources.torch.writing import SavedFile, saved_file
+from edl_ckpt.core.sources.torch_checkpointing.indexing import Shares, placed
+from edl_ckpt.core.sources.torch_checkpointing.metadata import read_metadata
+from edl_ckpt.core.sources.torch_checkpointing.names import METADATA, files_by_item
+from edl_ckpt.core.sources.torch_checkpointing.renewing import (
+    Kept,
+    Path,
+    path_in,
+    placement_of_rows,
+    plain_document,
+    renewed_metadata,
+)
 from edl_ckpt.core.sources.torch_checkpointing.writing import items_of, lay_out
+
+_OF_RANK: Final = ".rank_"
 
 
 class ToTorchCheckpointing(ToDcp):
     """A file of each item and rank, and `metadata.pkl`; tables have the keys that TorchRec gives them."""
 
     system = "torch-checkpointing"
-    exports_only = True
     other_dtypes = OF_TORCH
     of_system = re.compile(r"(?:^|/)(?:metadata\.pkl|[^/]+_\d+\.pt)$")
 
@@ -51,3 +73,141 @@ class ToTorchCheckpointing(ToDcp):
     def written_ranks(self) -> int:
         """Return the ranks, all of which have a file of each item."""
         return self.ranks
+
+
+class ToOwnTorchCheckpointing(ToTorch):
+    """The files of a version of torch_checkpointing again, with other tensors in them, and metadata that say so.
+
+    The metadata, where there are any, say how plain tensors are cut; DTensors say it themselves.
+    """
+
+    system = "torch-checkpointing"
+
+    @cached_property
+    def own_names(self) -> frozenset[str]:
+        """All files of items, and the metadata."""
+        version = self.source.version
+        claimed = {version.name_of(file.path) for shard in version.shards for file in shard.files}
+        return frozenset({*claimed, METADATA} & {*version.sizes})
+
+    @cached_property
+    def _document(self) -> Mapping[str, Any] | None:
+        """The metadata as they were read; None without any."""
+        if METADATA not in self.own_names:
+            return None
+        document: Mapping[str, Any] = plain_document(read(self.head(METADATA))[0])
+        return document
+
+    @cached_property
+    def _paths(self) -> Mapping[str, Mapping[int, str]]:
+        """The file of each item and rank; UnsupportedError for items that are no files of torch.save."""
+        names = self.own_names - {METADATA}
+        other = min((name for name in names if not name.endswith(".pt")), default="")
+        if other:
+            way = command("export", self.source.version.ref, "OUT", "--format", self.system, "--ranks", "N")
+            message = f"{other!r} is no file of torch.save: an item in such files is not written anew"
+            raise UnsupportedError(message, path=self.source.version.ref, hint=f"tensors alone: {way}")
+        if self._document is None:
+            return files_by_item(names)
+        found: dict[str, dict[int, str]] = {}
+        for item, described in self._document["metadata"].items():
+            for rank, layout in described["rank_to_layout_info"].items():
+                found.setdefault(item, {})[rank] = f"{item}_{rank}.pt" if layout is None else layout["file_path"]
+        taken = {path for files in found.values() for path in files.values()}
+        for name in sorted(names - taken):
+            item, _, rest = name.rpartition("_")
+            found.setdefault(item, {})[int(rest.partition(".")[0])] = name
+        return found
+
+    @property
+    def old_ranks(self) -> int:
+        """Return how many ranks have saved it."""
+        if self._document is not None:
+            return int(self._document["world_size"])
+        return max(max(files) for files in self._paths.values()) + 1
+
+    @cached_property
+    def saved(self) -> Mapping[str, Mapping[int, SavedFile]]:
+        """The files of each item by their ranks."""
+        return {
+            item: {rank: self._saved(item, rank, path) for rank, path in sorted(paths.items())}
+            for item, paths in self._paths.items()
+        }
+
+    def _saved(self, item: str, rank: int, path: str) -> SavedFile:
+        """Return a file with the parts that the metadata give its plain tensors."""
+        file = saved_file(path, self.source.files[self.source.version.path_of(path)])
+        if self._shares is None:
+            return file
+        return replace(file, contents=placed(file.contents, self._shares.get(item, {}), rank))
+
+    @cached_property
+    def _shares(self) -> Mapping[str, Shares] | None:
+        if METADATA not in self.own_names:
+            return None
+        return read_metadata(self.source.files[self.source.version.path_of(METADATA)]).shares
+
+    @cached_property
+    def prefixes(self) -> Mapping[str, str]:
+        """What the names of each item begin with."""
+        return {item: f"{item}." for item in self._paths}
+
+    def new_names(self) -> Iterator[tuple[str, NewFile]]:
+        """Yield the files to be written, each with its item."""
+        for item, files in self.saved.items():
+            if self.keeps_ranks:
+                yield from ((item, NewFile(file.path, file, rank)) for rank, file in files.items())
+                continue
+            if [*files] != [*range(self.old_ranks)]:
+                message = f"not every rank has a file of {item!r}: other ranks have no rule"
+                raise UnsupportedError(message, path=self.source.version.ref)
+            for rank in range(self.ranks):
+                yield item, NewFile(f"{item}_{rank}.pt", files[0], rank)
+
+    def check_part(self, variable: OutVariable) -> None:
+        """Accept a plain tensor whose part the metadata say."""
+
+    @cached_property
+    def _entries(self) -> Mapping[str, Any]:
+        """What the metadata say of each tensor, by its name."""
+        if self._document is None:
+            return {}
+        return {
+            titled(f"{item}.", path_in(text), item): entries
+            for item, described in self._document["metadata"].items()
+            for text, entries in described["nested_path_to_metadata"].items()
+        }
+
+    def placements_of(self, variable: OutVariable, tensor: FileTensor, node: Value) -> Sequence[Placement]:
+        """Return how a tensor is cut over all ranks, as the metadata say, or else its DTensor."""
+        entries = self._entries.get(variable.source)
+        if entries is None:
+            return super().placements_of(variable, tensor, node)
+        placement = placement_of_rows(entries, self.old_ranks)
+        if placement is None:
+            raise self.no_rule(variable)
+        return [placement]
+
+    def other_files(self) -> Mapping[str, bytes]:
+        """Return the metadata with what has changed."""
+        if self._document is None:
+            return {}
+        path = self.source.version.path_of(METADATA)
+        return {METADATA: renewed_metadata(self._document, self._kept, self.ranks, path=path)}
+
+    def _kept(self, item: str, path: Path) -> Kept | None:
+        """Return what the metadata say from now on of a tensor; None for one that is left out."""
+        name = titled(f"{item}.", path, item)
+        variable = self.variables.get(name)
+        if variable is not None:
+            new = None if variable.name == name else variable.name.removeprefix(name.removesuffix(path[-1]))
+            return Kept(new, variable.dtype.name)
+        own = [self.variables[f"{name}{_OF_RANK}{rank}"] for rank in self._paths[item] if self._is_of(name, rank)]
+        if own and any(one.name != one.source for one in own):
+            raise UnsupportedError(
+                f"{name!r} differs from rank to rank: it keeps its name", path=self.source.version.ref
+            )
+        return Kept(None, own[0].dtype.name) if own else None
+
+    def _is_of(self, name: str, rank: int) -> bool:
+        return f"{name}{_OF_RANK}{rank}" in self.variables

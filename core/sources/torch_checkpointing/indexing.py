@@ -23,7 +23,7 @@ from edl_ckpt.core.sources.torch_checkpointing.names import METADATA, files_by_i
 from edl_ckpt.core.storage.interface import RangeReader
 
 _MOST_DOCUMENT: Final = 64 << 20
-_Shares = Mapping[tuple[str, int], Share]
+Shares = Mapping[tuple[str, int], Share]
 
 
 def add_all(content: Content) -> None:
@@ -51,7 +51,7 @@ def add_all(content: Content) -> None:
                 continue
             try:
                 opened = _opened(file.reader, path)
-                by_item[item].append(Source(path, rank, file, _placed(opened, shares, rank)))
+                by_item[item].append(Source(path, rank, file, placed(opened, shares, rank)))
             except (CorruptError, UnsupportedError) as error:
                 error.path = error.path or file.file.path
                 content.fail(file.shard, error)
@@ -84,7 +84,7 @@ def _opened(reader: RangeReader, path: str) -> FileContents:
     return FileContents((), [FileValue((), 0, size, None, content)], (), (), {})
 
 
-def _placed(opened: FileContents, shares: _Shares, rank: int) -> FileContents:
+def placed(opened: FileContents, shares: Shares, rank: int) -> FileContents:
     """Return the contents of a file with the parts that the metadata give tensors which do not say it themselves."""
     tensors: list[FileTensor] = []
     unread = list(opened.unread)

@@ -18,7 +18,6 @@ import pytest
 from edl_ckpt.core import export_version, open_checkpoint, save_checkpoint, verify_version
 from edl_ckpt.core.proof.fingerprint import of_tables
 from foreign import SYSTEMS, run_judge
-from program import edl
 
 SHAPES = ((7, 4), (3,), (1, 5), (64, 33), (8, 8), (2, 3, 4), (), (9,), (0, 3))
 JUDGE, PYTHON = "torch_checkpointing_loads.py", "EDL_CKPT_TEST_TORCH_PYTHON"
@@ -88,19 +87,6 @@ def test_names_without_items(tmp_path: Path) -> None:
     export_version(f"{tmp_path / 'run'}@1", str(tmp_path / "tc"), format_name="torch-checkpointing")
     with open_checkpoint(str(tmp_path / "tc")) as checkpoint:
         assert sorted(checkpoint.variable_names) == ["model.a.b", "model.model.c"]
-
-
-def test_written_anew_in_place(source: str, tmp_path: Path) -> None:
-    """A reshard or an edit would lose values that are no tensors: it is refused with the way on."""
-    folder = tmp_path / "runs" / "step_7"
-    folder.parent.mkdir()
-    export_version(source, str(folder), format_name="torch-checkpointing", ranks=2)
-    before = {path: path.read_bytes() for path in folder.iterdir()}
-    for words in (["reshard", "--ranks", "3"], ["edit", "--drop", "model.ids", "--output", str(tmp_path / "new")]):
-        done = edl(words[0], f"{tmp_path / 'runs'}@7", *words[1:])
-        assert done.returncode == 15
-        assert "--format torch-checkpointing" in done.stderr
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def judged(source: str, folder: Path, saved: int, loaded: int) -> None:
