@@ -27,9 +27,12 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.shapes import check_dimensions
 from edl_ckpt.core.moving.goal import FileGoal, Rule, TableRules
 from edl_ckpt.core.moving.plan import StretchRoute, routes_of
+from edl_ckpt.core.moving.source_proof import VersionProof
 from edl_ckpt.core.moving.survey import SourceSurvey, survey_source
 from edl_ckpt.core.moving.version_input import VersionInput
+from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.reading.stored_sums import StoredSums
 from edl_ckpt.core.sources.dcp.tables import is_table_name
 from edl_ckpt.core.sources.steps import source as steps
 from edl_ckpt.core.storage.interface import RangeReader
@@ -59,10 +62,13 @@ class Conversion:
     routes: Sequence[StretchRoute]
     """Where each stretch of the survey begins in each bucket."""
 
-    @property
-    def opened_input(self) -> VersionInput:
-        """Return what goes out as the input of a move."""
-        return VersionInput(self.whole or self.source, self.out, bundled=False)
+    def input(self, trust: Trust, sums: StoredSums) -> VersionInput:
+        """Return what goes out as the input of a move.
+
+        `sums` is what is summed of the values that have checksums in the source's files.
+        """
+        proof = VersionProof(self.source, self.out, trust, sums, whole=self.whole, changes=self.changes)
+        return VersionInput(self.whole or self.source, self.out, proof, bundled=False)
 
     @property
     def out(self) -> Outgoing:

@@ -29,11 +29,11 @@ from edl_ckpt.core.moving.move import Meaning, Movable, Mover, MoveTerms, exceed
 from edl_ckpt.core.moving.parts import DenseBytes, MoveTask, TaskRead
 from edl_ckpt.core.moving.plan import named_stretch
 from edl_ckpt.core.moving.settings import choose_settings
+from edl_ckpt.core.moving.version_input import VersionInput
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.reading.blocks import IdPiece
 from edl_ckpt.core.reading.picklable import HeldValue
 from edl_ckpt.core.reading.pieces import count_rows, ids_at
-from edl_ckpt.core.reading.stored_sums import NO_SUMS, StoredSums, SumsCompared
 from edl_ckpt.core.sorting.partition import PartitionedTable, Ranges, parts_needed
 from edl_ckpt.core.storage.interface import OnDisk, Properties, Sink, Sinks, is_on_disk
 
@@ -128,29 +128,23 @@ class FilesMove:
     """A conversion while it is written, into `sinks` with the numbers of its files."""
 
     def __init__(
-        self, plan: Conversion, sinks: Sinks, job: Job, directory: str, sums: StoredSums, target: Properties
+        self, plan: Conversion, source: VersionInput, sinks: Sinks, job: Job, directory: str, target: Properties
     ) -> None:
-        """Take a plan, and a `directory` for temporary files of tables in disorder.
-
-        `sums` is what is summed of the values that have checksums in the source's files.
-        """
-        self.plan, self.sinks, self.job, self.directory, self.sums = plan, sinks, job, directory, sums
-        self.compared: SumsCompared = NO_SUMS
-        """The checksums of the source's files that what was read has been compared with."""
+        """Take a plan and its input, and a `directory` for temporary files of tables in disorder."""
+        self.plan, self.source, self.sinks, self.job, self.directory = plan, source, sinks, job, directory
         widest = max((table.row_bytes for table in plan.out.tables), default=0)
-        opened = plan.opened_input
         buckets = plan.goal.rules.buckets
-        settings = choose_settings(widest, target, round_trips=opened.round_trips, to_ps=buckets, workers=job.workers)
+        settings = choose_settings(widest, target, round_trips=source.round_trips, to_ps=buckets, workers=job.workers)
         variables = {variable.name: variable.size_bytes for variable in plan.out.variables}
         terms = MoveTerms(plan.goal, variables, settings, once=exceeds_page_cache(2 * plan.size_bytes))
-        self._opened, self._terms = opened, terms
+        self._terms = terms
         destination = plan.destination
         summed = list(destination.summed) if destination.checksum else []
         crcs = {(file, offset): Crc32(destination.checksum) for _, file, offset, _ in summed}
         is_read_back = all(map(is_on_disk, map(sinks.__getitem__, range(len(plan.destination.files)))))
         if summed and not is_read_back:
             self.sinks = self._summing(crcs)
-        self._mover = Mover(terms, opened, self.sinks, job.reporter, self._meaning())
+        self._mover = Mover(terms, source, self.sinks, job.reporter, self._meaning())
         self._mover.crcs = crcs if is_read_back else {}
         self._crcs = crcs
         self._memory = ThreadMemory()
@@ -184,7 +178,8 @@ class FilesMove:
     def write(self, output: VersionOutput | None = None) -> None:
         """Write values, ids and framing bytes; the processes of a cluster write into an `output` that they share."""
         plan = self.plan
-        self.sums.restart()
+        if self.source.proof.sums is not None:
+            self.source.proof.sums.restart()
         expect(self.job.reporter, 2 * plan.size_bytes)  # all is read back
         self.job.reporter.start("writing", plan.size_bytes)
         is_summed = bool(plan.destination.checksum)
@@ -216,7 +211,7 @@ class FilesMove:
         if not isinstance(targets, StagedTargets):
             raise UnsupportedError("a cluster sends to object storage only shards of ElasticDL")
         executor.share(targets.place)
-        opens = HeldValue(self._opened.value(), partial(Sending[Input], memory_bytes=0))
+        opens = HeldValue(self.source.value(), partial(Sending[Input], memory_bytes=0))
         do = partial(
             move_files,
             terms=self._terms,
@@ -226,7 +221,7 @@ class FilesMove:
             summed=self._summed_rows(),
         )
         work = FunctionWork(opens, do)
-        with self.job.run(work, Sending[Input](self._opened, 0), self._tasks(executor)) as results:
+        with self.job.run(work, Sending[Input](self.source, 0), self._tasks(executor)) as results:
             for done in results:
                 self.meant.add(done.sketch)
                 self.tensors.add(done.tensors)

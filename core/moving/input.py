@@ -22,13 +22,10 @@ from edl_ckpt.core.converting.changes import LeftOut
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import TableInfo
+from edl_ckpt.core.moving.source_proof import SourceProof
 from edl_ckpt.core.proof.duplicates import IdOrder, order_of
-from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
-from edl_ckpt.core.proof.stored_sums import confirm_sums
-from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.reading.blocks import IdBlock
 from edl_ckpt.core.reading.pieces import IdsAt
-from edl_ckpt.core.reading.stored_sums import NO_SUMS, StoredSums, SumsCompared
 from edl_ckpt.core.sources.elasticdl.target import PlacedVariable
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -233,12 +230,8 @@ class SmallTables(Protocol):
 class Input(Protocol):
     """Variables and tables, opened: what a move reads."""
 
-    trust: Trust | None = None
-    """What is known of the seal of a source that is a version."""
-    sums: StoredSums | None = None
-    """What was summed of the values that have checksums in the files of a source."""
-    compared: SumsCompared = NO_SUMS
-    """How many of these were compared; known once `content` was asked for."""
+    proof: SourceProof
+    """What the source's own files and its seal say of what was read."""
 
     @property
     def bytes_read(self) -> int:
@@ -327,13 +320,3 @@ class Input(Protocol):
 
     def close(self) -> None:
         """Close all files."""
-
-    def unchanged(self) -> set[str]:
-        """Return the names of tables and variables of a version that go out as they are."""
-        return set()
-
-    def content(self, sketch: ContentSketch, job: Job) -> Fingerprint | ContentSketch:
-        """Return what values with this sketch must be proved to be; CorruptError where checksums in files differ."""
-        if self.sums is not None and self.trust is not None:
-            self.compared += confirm_sums(self.sums, self.trust, job)
-        return sketch

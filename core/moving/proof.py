@@ -9,20 +9,15 @@ from typing import Final
 import numpy as np
 
 from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
-from edl_ckpt.core.converting.changes import Changes
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import Seal, SealedShard, Version, now_text
-from edl_ckpt.core.moving.conversion import Conversion, as_tensors
+from edl_ckpt.core.moving.conversion import as_tensors
 from edl_ckpt.core.moving.files import FilesMove
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
-from edl_ckpt.core.proof.items import confirm_items, confirm_zip
 from edl_ckpt.core.proof.sealing import cut
-from edl_ckpt.core.proof.stored_sums import confirm_sums
-from edl_ckpt.core.proof.trust import Trust
-from edl_ckpt.core.proof.values import add_entries, read_back
+from edl_ckpt.core.proof.values import read_back
 from edl_ckpt.core.reading.pieces import dense_at, read_dense
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
-from edl_ckpt.core.reading.stored_sums import SumsCompared
 from edl_ckpt.core.sources.systems import title_of
 
 _STEP_BYTES: Final = 4 << 20
@@ -61,50 +56,19 @@ def prove(writing: FilesMove, version: Version) -> Proved:
         return Proved(fingerprint_of(target, sketch), tuple(shard.summary for shard in target.shards), sealed, version)
 
 
-def confirm_source(writing: FilesMove, trust: Trust) -> Fingerprint | None:
+def confirm_source(writing: FilesMove) -> Fingerprint | None:
     """Compare what was read with the checksums in the source's files, and with its seal; return its fingerprint.
 
-    The seal is compared where all went out as it was; else None is returned. Raises CorruptError as `confirm_sums` and
-    `Trust.confirm`.
+    The seal is compared where all went out as it was; else None is returned. Raises CorruptError for a difference,
+    unless `force` goes on.
     """
-    writing.compared = confirm_sums(writing.sums, trust, writing.job) + _confirm_others(writing.plan, trust)
-    if is_changed(writing.plan):
-        return None
-    source = writing.plan.source  # its fingerprint counts items that do not go out; they are few
-    read = ContentSketch()
-    read.add(writing.meant)
-    add_entries(read, source, set(source.item_names) - read.variable_names())
-    found = fingerprint_of(source, read)
-    trust.confirm(found.text)
-    return found
-
-
-def _confirm_others(plan: Conversion, trust: Trust) -> SumsCompared:
-    """Compare the items that go out, and the zips that go along, with the checksums in them."""
-    opened = plan.whole or plan.source
-    compared = confirm_items(opened, {v.source for v in plan.out.variables if v.is_item}, trust)
+    proof, plan = writing.source.proof, writing.plan
+    proof.compare_sums(writing.job)
+    proof.compare_items()
     for name in plan.destination.carried:
         with plan.opened(name) as reader:
-            compared += confirm_zip(reader, name, trust)
-    return compared
-
-
-def is_changed(plan: Conversion) -> bool:
-    """Say whether the sums of what goes out are not those of the source."""
-    source = plan.source
-    if plan.whole is not None:  # matrices are summed by their rows, tables with ids as plain tensors
-        entries = [entry for shard in source.shards for entry in shard.tables]
-        return plan.changes != Changes() or any(run.is_stored for entry in entries for run in entry.ids)
-    items, same = set(source.item_names), unchanged(plan)
-    renamed = any(v.is_item and v.name != v.source for v in plan.out.variables)
-    return renamed or same - items != {*source.table_names, *source.variable_names}
-
-
-def unchanged(plan: Conversion) -> set[str]:
-    """Return the names of the tables and variables, or tensors, that go out as they were."""
-    opened = plan.whole or plan.source
-    same = {v.name for v in plan.out.variables if v.name == v.source and v.is_as(opened.find_variable(v.source)[1])}
-    return same | {t.name for t in plan.out.tables if t.is_as(plan.source.written_dtype(t.source))}
+            proof.compare_zip(reader, name)
+    return proof.confirm_seal(writing.meant)
 
 
 def _check_names(writing: FilesMove, target: Checkpoint) -> None:

@@ -41,6 +41,7 @@ from edl_ckpt.core.moving.parts import DenseBytes, MoveTask, TaskRead, literals_
 from edl_ckpt.core.moving.plan import MovePlan, named_stretch, row_marks, stretch_order
 from edl_ckpt.core.moving.result import WriteResult
 from edl_ckpt.core.moving.settings import ReshardSettings
+from edl_ckpt.core.moving.source_proof import untouched
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
 from edl_ckpt.core.proof.read_back import prove_version
 from edl_ckpt.core.proof.values import ValueOptions
@@ -240,15 +241,7 @@ class Move:
         )
         self.proved = proved.fingerprint
         self._source.check_unchanged()
-        return proved.seal if self._source.trust is None else self._source.trust.sign(proved.seal, purpose)
-
-    def untouched(self) -> dict[str, str]:
-        """Return the fingerprints of the tables and variables that went out as they were, by name."""
-        same = self._source.unchanged()
-        if self.proved is None or not same:
-            return {}
-        parts = self.proved.variables | self.proved.tables
-        return {name: parts[name].hex() for name in sorted(same)}
+        return self._source.proof.sign(proved.seal, purpose)
 
 
 def write_version(
@@ -295,7 +288,7 @@ def write_version(
                 expect(reporter, 2 * plan.layouts.value_bytes)  # they are read back
                 reporter.start(doing, plan.layouts.value_bytes)
                 move = Move(plan, settings, source, job)
-                content = source.content(move.run(output, files), job)
+                content = source.proof.content(move.run(output, files), job)
                 seal = output.publish(partial(move.prove, content, purpose), describe)
                 bytes_read += source.bytes_read + executor.bytes_read() - read_before
     return WriteResult(
@@ -312,12 +305,12 @@ def write_version(
         peak_memory_bytes=peak_memory_bytes(),
         fingerprint=seal.fingerprint,
         shards=plan.shards,
-        forced=None if source.trust is None else source.trust.forced,
-        checksums=source.compared,
+        forced=source.proof.forced,
+        checksums=source.proof.compared,
         items=plan.items,
         left_out=plan.survey.left_out,
         source=plan.source_ref,
-        untouched=move.untouched(),
+        untouched={} if move.proved is None else untouched(source.proof, move.proved),
         overflowed=move.overflowed,
         content=move.proved,
     )

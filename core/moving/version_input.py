@@ -18,7 +18,7 @@ import numpy.typing as npt
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.packing import near
-from edl_ckpt.core.converting.changes import LeftOut, Outgoing, OutTable, OutVariable
+from edl_ckpt.core.converting.changes import LeftOut, Outgoing, OutTable
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import PART_NUMBERS, Part, tally_parts
 from edl_ckpt.core.model.tables import Encoding, ShardIndex, TableEntry
@@ -32,10 +32,9 @@ from edl_ckpt.core.moving.input import (
     SurveyedTable,
     cast_to,
 )
+from edl_ckpt.core.moving.source_proof import VersionProof
 from edl_ckpt.core.proof.duplicates import IdOrder, check_unique, order_of
-from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, Forms, fingerprint_of, value_bytes
-from edl_ckpt.core.proof.trust import Trust
-from edl_ckpt.core.proof.values import add_entries
+from edl_ckpt.core.proof.fingerprint import value_bytes
 from edl_ckpt.core.reading.blocks import IdBlock, raise_bad_ids, read_piece
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue, HeldValue
 from edl_ckpt.core.reading.pieces import (
@@ -49,7 +48,6 @@ from edl_ckpt.core.reading.pieces import (
     total_id_bytes,
 )
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.stored_sums import StoredSums
 from edl_ckpt.core.sources.elasticdl.target import PlacedVariable
 
 SMALL_TABLE_BYTES: Final = 1 << 20
@@ -67,15 +65,15 @@ class VersionInput(CheckpointHolder, Input):
         self,
         checkpoint: Checkpoint,
         out: Outgoing,
-        trust: Trust | None = None,
-        sums: StoredSums | None = None,
+        proof: VersionProof | None = None,
         *,
         bundled: bool = True,
     ) -> None:
         """Take an opened version, and what goes out of it; small tables are `bundled` where the goal can take them."""
         super().__init__(checkpoint)
         self._bundled = bundled
-        self.out, self.trust, self.sums = out, trust, sums
+        self.out = out
+        self.proof: VersionProof = proof or VersionProof(checkpoint, out)
         self._tables = {table.source: table for table in out.tables}
         self._sources = {table.name: table.source for table in out.tables}
         self._variables = {variable.name: variable for variable in out.variables}
@@ -231,47 +229,6 @@ class VersionInput(CheckpointHolder, Input):
     def check_unchanged(self) -> None:
         """Raise LockedError when a file has changed since it was opened."""
         self.checkpoint.check_unchanged()
-
-    def content(self, sketch: ContentSketch, job: Job) -> Fingerprint | ContentSketch:
-        """Return what was read, as a fingerprint where all of it goes out as it was; CorruptError as of an input.
-
-        Then a seal is compared too; of what goes out changed, its caller has done that before.
-        """
-        super().content(sketch, job)
-        if self.is_changed:
-            return sketch
-        gone = {one.name for one in self.left_out}
-        if self.trust is not None and self.trust.seal is not None:
-            whole = ContentSketch()
-            whole.add(sketch)
-            add_entries(whole, self.checkpoint, gone)
-            self.trust.confirm(fingerprint_of(self.checkpoint, whole).text)
-        return Forms(self.checkpoint.shards, without=gone).fingerprint(sketch)
-
-    @cached_property
-    def is_changed(self) -> bool:
-        """Whether another thing goes out than all tables and variables as they are: only items may stay behind."""
-        behind = {one.name for one in self.out.left_out if one.kind}  # a version of shards never had them
-        variables = set(self.checkpoint.variable_names) - behind
-        if variables - {variable.source for variable in self.out.variables}:
-            return True
-        if set(self.checkpoint.table_names) - {table.source for table in self.out.tables}:
-            return True
-        return not all(self._is_same(one) for one in self._going)
-
-    @property
-    def _going(self) -> list[OutTable | OutVariable]:
-        return [*self.out.tables, *self.out.variables]
-
-    def _is_same(self, one: OutTable | OutVariable) -> bool:
-        """Return True if a table or a variable goes out as it was."""
-        if isinstance(one, OutTable):
-            return one.is_as(self.checkpoint.written_dtype(one.source))
-        return one.name == one.source and one.is_as(self.checkpoint.find_variable(one.source)[1])
-
-    def unchanged(self) -> set[str]:
-        """Return the names of the tables and variables that go out as they were."""
-        return {one.name for one in self._going if self._is_same(one)}
 
 
 class SmallVersionTables:

@@ -37,14 +37,14 @@ from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import UNNUMBERED, Seal, ShardFile, State, Version
 from edl_ckpt.core.moving.conversion import Conversion, plan_conversion
 from edl_ckpt.core.moving.files import FilesMove
-from edl_ckpt.core.moving.proof import Proved, confirm_source, is_changed, prove, unchanged
+from edl_ckpt.core.moving.proof import Proved, confirm_source, prove
 from edl_ckpt.core.moving.result import WriteResult
+from edl_ckpt.core.moving.source_proof import untouched
+from edl_ckpt.core.moving.version_input import VersionInput
 from edl_ckpt.core.operations.prune.guards import is_good, looked_at
 from edl_ckpt.core.operations.reshard.execute import execute_reshard, planned_result, prepare_reshard
-from edl_ckpt.core.proof.trust import Trust, check_trust
-from edl_ckpt.core.proof.values import fingerprint
+from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.reading.reader import open_checkpoint
-from edl_ckpt.core.reading.stored_sums import NO_SUMS, StoredSums
 from edl_ckpt.core.sources.bundle import format as bundle
 from edl_ckpt.core.sources.elasticdl.target import DESIGN
 from edl_ckpt.core.sources.safetensors.sets import ENDING
@@ -150,10 +150,10 @@ def convert_version(
         written = plan.destination.written_ranks
         if ranks is not None and written < ranks and version.ps_num == 1:
             reporter.warn(f"{version.ref}: {_STAYS.format(counted(written, 'rank'))}")
-        if trust.seal is not None and not dry_run and (names.tables or is_changed(plan)):
-            trust.confirm(fingerprint(source, job.silent()).text)  # else damage would get a new seal
-            trust.seal = None  # what goes out has another fingerprint than it says
-        proved, writing = (None, None) if dry_run else _write(plan, job, trust, sums, new, where, wait_seconds)
+        moved = plan.input(trust, sums)
+        if not dry_run:
+            moved.proof.confirm_first(job)
+        proved, writing = (None, None) if dry_run else _write(plan, moved, job, new, where, wait_seconds)
         bytes_read = source.bytes_read
     shards = _shards_at(new, where, proved) if proved else ()
     return WriteResult(
@@ -175,10 +175,10 @@ def convert_version(
         source=version.ref,
         items=items_out(plan.out, is_written=not dry_run),
         left_out=plan.out.left_out,
-        untouched=untouched(plan, proved) if proved else {},
+        untouched=untouched(moved.proof, proved.fingerprint) if proved else {},
         overflowed=writing.overflowed if writing else 0,
         dry_run=dry_run,
-        checksums=writing.compared if writing else NO_SUMS,
+        checksums=moved.proof.compared,
     )
 
 
@@ -252,13 +252,6 @@ def _shards_at(new: NewVersion, where: Location, proved: Proved) -> tuple[ShardS
     return tuple(replace(s, path=path + s.path.removeprefix(proved.version.path)) for s in proved.shards)
 
 
-def untouched(plan: Conversion, proved: Proved) -> dict[str, str]:
-    """Return the fingerprints of what went out as it was, by name."""
-    tables, variables = proved.fingerprint.tables, proved.fingerprint.variables
-    parts = {name: (tables if plan.source.has_table(name) else variables).get(name) for name in sorted(unchanged(plan))}
-    return {name: part.hex() for name, part in parts.items() if part}
-
-
 def _new_version(version: Version, where: Location, system: str, number: int | None, *, in_place: bool) -> NewVersion:
     """Return what is written; RefusedError where something is in the way, UnsupportedError where nothing can be."""
     if where.local_path is None and in_place:
@@ -317,9 +310,8 @@ def _check_in_place(version: Version, system: str) -> None:
 
 def _write(
     plan: Conversion,
+    source_input: VersionInput,
     job: Job,
-    trust: Trust,
-    sums: StoredSums,
     new: NewVersion,
     where: Location,
     wait_seconds: float,
@@ -337,15 +329,15 @@ def _write(
         with kind_of(locked.store).output(locked, new) as output:
             sinks = output.create(list(files.values()))
             directory = locked.store.location.local_path or tempfile.gettempdir()
-            writing = FilesMove(plan, sinks, job, directory, sums, locked.store.properties)
+            writing = FilesMove(plan, source_input, sinks, job, directory, locked.store.properties)
             writing.write(output)
             plan.source.check_unchanged()
-            confirm_source(writing, trust)
+            confirm_source(writing)
 
             def prove_written(written: Written) -> Seal:
                 version = written.version
                 proved.append(prove(writing, alone_at(version.location.with_url(version.path))))
-                return trust.sign(proved[0].seal(new.key), new.purpose)
+                return source_input.proof.sign(proved[0].seal(new.key), new.purpose)
 
             output.publish(prove_written, describe)
         if new.layout.system == bundle.system and new.replaces is None:

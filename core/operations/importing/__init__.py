@@ -39,6 +39,7 @@ from edl_ckpt.core.converting.names import new_names
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.moving.result import WriteResult
 from edl_ckpt.core.moving.settings import ReshardSettings
+from edl_ckpt.core.moving.source_proof import SourceProof
 from edl_ckpt.core.operations.importing.archives import SYSTEM, check_members
 from edl_ckpt.core.operations.importing.arrays import ARRAY_ENDINGS, ArraySource
 from edl_ckpt.core.operations.importing.rows import IDS_NAME, VECTORS_NAME
@@ -182,13 +183,13 @@ def _planned(
             check_source(work, file.place, file.path, reporter=reporter)
         if writes:
             check_target(work, target.location, arrays.size_bytes, reporter=reporter)
-        arrays.compared, arrays.trust = opened.compared, trust
+        arrays.proof = SourceProof(trust, opened.sums, opened.compared)
         arrays.leave_out(opened.left_out)
         if opened.members:
             archive = value_of(opened.location, opened.members[0].base)
-            arrays.compared += check_members(opened.members, archive, job, trust)
+            arrays.proof.compared += check_members(opened.members, archive, job, trust)
         if opened.sums is not None:
-            arrays.sums, trust.version = opened.sums, opened.sums.checkpoint.version
+            trust.version = opened.sums.checkpoint.version
         plan, settings = prepare_import(arrays, target, ps_num, job)
         survey = replace(plan.survey, bytes_read=arrays.bytes_read + work.bytes_read() - read_before)
         yield replace(plan, survey=survey), settings, job

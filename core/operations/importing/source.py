@@ -33,6 +33,7 @@ from edl_ckpt.core.moving.plan import MovePlan, lay_out_survey
 from edl_ckpt.core.moving.result import WriteResult
 from edl_ckpt.core.moving.run import write_version
 from edl_ckpt.core.moving.settings import ReshardSettings, settings_for
+from edl_ckpt.core.moving.source_proof import SourceProof
 from edl_ckpt.core.moving.survey import survey_source
 from edl_ckpt.core.proof.duplicates import IdOrder, check_reads
 from edl_ckpt.core.reading.blocks import IdBlock
@@ -209,6 +210,7 @@ class NamedArrays(Input):
         self._location = location
         arrays = [*dense.values(), *(array for table in tables for array in (table.ids, table.vectors))]
         self._left_out: tuple[LeftOut, ...] = ()
+        self.proof = SourceProof()
         self.size_bytes = sum(array.size_bytes for array in arrays)
         """The bytes of all elements."""
         self.readers = list({id(array.reader): array.reader for array in arrays}.values())

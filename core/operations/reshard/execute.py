@@ -44,11 +44,12 @@ from edl_ckpt.core.moving.plan import MovePlan, lay_out_survey
 from edl_ckpt.core.moving.result import WriteResult
 from edl_ckpt.core.moving.run import write_version
 from edl_ckpt.core.moving.settings import ReshardSettings, choose_settings, settings_for
+from edl_ckpt.core.moving.source_proof import VersionProof
 from edl_ckpt.core.moving.survey import SourceSurvey, survey_source
 from edl_ckpt.core.moving.version_input import VersionInput
 from edl_ckpt.core.proof.fingerprint import of_tables, value_bytes
 from edl_ckpt.core.proof.trust import check_trust
-from edl_ckpt.core.proof.values import fingerprint, fingerprint_checkpoint
+from edl_ckpt.core.proof.values import fingerprint_checkpoint
 from edl_ckpt.core.reading.part_records import records_of, without_variables
 from edl_ckpt.core.reading.pieces import total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
@@ -254,12 +255,10 @@ def _opened(plan: ReshardPlan, job: Job, *, force: bool) -> Iterator[VersionInpu
         checkpoint.take_ids(plan.survey.kept)
         names, out = plan.survey.names, plan.survey.out
         assert out is not None  # noqa: S101 - a survey of files has found it
-        source_input = VersionInput(with_tables(checkpoint, names) if names.tables else checkpoint, out, trust, sums)
-        if trust.seal is not None and (names.tables or source_input.is_changed):
-            trust.confirm(fingerprint(checkpoint, job.silent()).text)  # else damage would get a new seal
-            trust.seal = None  # what goes out has another fingerprint than it says
-            sums.restart()
-        yield source_input
+        going = with_tables(checkpoint, names) if names.tables else checkpoint
+        proof = VersionProof(going, out, trust, sums)
+        proof.confirm_first(job)
+        yield VersionInput(going, out, proof)
 
 
 def reshard_version(

@@ -23,8 +23,9 @@ from edl_ckpt.core.converting.changes import ROWS, Changes, NameMap, left_out_li
 from edl_ckpt.core.converting.items import items_out
 from edl_ckpt.core.moving.conversion import Conversion, plan_conversion
 from edl_ckpt.core.moving.files import FilesMove
-from edl_ckpt.core.moving.proof import confirm_source, is_changed, prove
+from edl_ckpt.core.moving.proof import confirm_source, prove
 from edl_ckpt.core.moving.settings import ReshardSettings
+from edl_ckpt.core.moving.version_input import VersionInput
 from edl_ckpt.core.operations.export.formats.arrays import Safetensors
 from edl_ckpt.core.operations.export.interface import (
     STORED,
@@ -40,12 +41,9 @@ from edl_ckpt.core.operations.export.interface import (
 )
 from edl_ckpt.core.operations.export.output.target import check_output, open_target
 from edl_ckpt.core.operations.reshard.execute import ReshardPlan, execute_reshard, prepare_reshard
-from edl_ckpt.core.proof.fingerprint import Fingerprint
-from edl_ckpt.core.proof.stored_sums import confirm_sums
 from edl_ckpt.core.proof.trust import Trust
-from edl_ckpt.core.proof.values import fingerprint, fingerprint_checkpoint
+from edl_ckpt.core.proof.values import fingerprint_checkpoint
 from edl_ckpt.core.reading.reader import open_checkpoint
-from edl_ckpt.core.reading.stored_sums import StoredSums
 from edl_ckpt.core.sources.elasticdl.target import ELASTICDL, EMPTY_MODEL
 from edl_ckpt.core.sources.safetensors.indexing import read_header
 from edl_ckpt.core.storage import open_store
@@ -173,7 +171,7 @@ class SystemFormat(ExportFormat):
         super().__init__(request)
 
     @contextmanager
-    def _planned(self) -> Iterator[tuple[Conversion, Trust, StoredSums]]:
+    def _planned(self) -> Iterator[tuple[Conversion, Trust, VersionInput]]:
         request, chosen, names = self.request, self.request.selection, self.request.names or NameMap()
         cast = (("*", chosen.dtype),) if chosen.dtype else ()
         rename = (*names.rename.items(), *request.rename)
@@ -183,7 +181,8 @@ class SystemFormat(ExportFormat):
             source = with_tables(opened, names) if names.tables else opened
             ranks = request.ranks or request.version.ps_num or 1
             number = request.version.number or 0
-            yield plan_conversion(source, self.traits.name, ranks, changes, self._job, number=number), trust, sums
+            plan = plan_conversion(source, self.traits.name, ranks, changes, self._job, number=number)
+            yield plan, trust, plan.input(trust, sums)
 
     @property
     def _job(self) -> Job:
@@ -210,14 +209,12 @@ class SystemFormat(ExportFormat):
         """Write all files, read them back by their own format, and make the directory visible."""
         request = self.request
         with (
-            self._planned() as (plan, trust, sums),
+            self._planned() as (plan, trust, opened_input),
             open_target(request.goal, self.traits, is_directory=True, force=request.force) as target,
         ):
             self._warn(plan)
-            changed, content = bool(request.names and request.names.tables) or is_changed(plan), None
-            if changed and (trust.seal is not None or request.digests):  # what goes out has another fingerprint
-                content = self._source_content(sums, trust)
-                trust.seal = None
+            proof = opened_input.proof
+            content = proof.confirm_first(self._job, is_wanted=request.digests)
             check_space(target.path, plan.size_bytes)
             paths = {path_inside(target.path, name): size for name, size in plan.destination.files.items()}
             for path in paths:
@@ -229,25 +226,17 @@ class SystemFormat(ExportFormat):
                 flusher = opened.enter_context(Flusher(durable))
                 place = Location(os.path.dirname(target.path) or ".")
                 target_facts = open_store(place).properties
-                writing = FilesMove(plan, sinks, self._job, place.url, sums, target_facts)
+                writing = FilesMove(plan, opened_input, sinks, self._job, place.url, target_facts)
                 writing.write()
                 flusher.all_written()
                 plan.source.check_unchanged()
-                source = confirm_source(writing, trust)
+                source = confirm_source(writing)
                 proved = prove(writing, alone_at(target.path))
-            self.compared = writing.compared
+            self.compared = proof.compared
             facts = source or proved.fingerprint, writing.overflowed
             done = self.result(target.publish(), self._counts(plan), trust, *facts, proved=source is not None)
-            content = content if changed else source
+            content = content if proof.is_other_content else source
             return replace(done, items=items_out(plan.out, is_written=True), content=content)
-
-    def _source_content(self, sums: StoredSums, trust: Trust) -> Fingerprint:
-        """Read the whole source and return its fingerprint, compared with its checksums and its seal."""
-        content = fingerprint(sums.checkpoint, self._job.silent())
-        confirm_sums(sums, trust, self._job)
-        trust.confirm(content.text)
-        sums.restart()  # what goes out is read again
-        return content
 
     def _warn(self, plan: Conversion) -> None:
         self.left_out = plan.out.left_out
