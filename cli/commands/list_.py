@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import LISTS, declared
@@ -50,14 +51,15 @@ def list_command(
     command shows a line for each trial, the best first.
     """
     import time
-    from dataclasses import replace
 
     formats.check_prometheus(out, prometheus=prometheus)
     out.template, out.paged = formats.template_of(out, template, null=null), not null
-    if prometheus and (experiment or sort or best or tag or template or null):
+    tags = tag or []
+    selects = bool(sort or best or tags)
+    if prometheus and (experiment or selects or template or null):
         raise UsageError("--prometheus cannot be used with --experiment, --sort, --best, --tag, --format or -0")
     if experiment is not None:
-        if locations or sort or best or tag or recursive:
+        if locations or selects or recursive:
             raise UsageError("--experiment cannot be used with LOCATION, --sort, --best, --tag or --recursive")
         _show_experiment(out, experiment, metric, mode, parse_duration(grace))
         return
@@ -70,21 +72,32 @@ def list_command(
     found, failed = _listings(out, locations or [""], parse_duration(grace), every=prometheus, recursive=recursive)
     whole = [listing for listing, _ in found]
     if prometheus:
-        from edl_ckpt.cli.render.prometheus import of_listings
-
-        out.write(of_listings(whole, [error.path or "" for error in failed]))
-        _end(out, whole, failed)
+        _write_prometheus(out, whole, failed)
         return
-    only = (replace(every, versions=tuple(v for v in every.versions if path in {"", v.path})) for every, path in found)
-    listings = [narrowed(listing, sort=sort, best=best, tags=tag or (), mode=mode) for listing in only]
+    listings = [narrowed(_only(listing, path), sort=sort, best=best, tags=tags, mode=mode) for listing, path in found]
     out.show(
         lambda: render_list.document(listings),
         render_list.human(listings, time.time(), whole, every=out.shows_all(False), is_sorted=sort is not None),
         lambda: render_list.rows(listings),
         lambda: render_list.records(listings),
     )
-    failed += _warn(out, whole, tag or ())
+    failed += _warn(out, whole, tags)
     _end(out, whole, failed)
+
+
+def _only(listing: Listing, path: str) -> Listing:
+    """Return a listing of the version with a path alone; of all versions for ''."""
+    if not path:
+        return listing
+    return replace(listing, versions=tuple(version for version in listing.versions if version.path == path))
+
+
+def _write_prometheus(out: Output, listings: list[Listing], failed: list[EdlCkptError]) -> None:
+    """Print the metrics of listings, and end as the command does."""
+    from edl_ckpt.cli.render.prometheus import of_listings
+
+    out.write(of_listings(listings, [error.path or "" for error in failed]))
+    _end(out, listings, failed)
 
 
 def _end(out: Output, listings: list[Listing], failed: list[EdlCkptError]) -> None:

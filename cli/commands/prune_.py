@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import NOTES, declared
 from edl_ckpt.cli.options import common as o
@@ -25,10 +25,11 @@ from edl_ckpt.core.base.errors import (
 from edl_ckpt.core.base.words import Level, abridged, command, counted, size
 
 if TYPE_CHECKING:
+    from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.moving.result import WriteResult
     from edl_ckpt.core.operations.prune.execute import PruneResult
+    from edl_ckpt.core.operations.prune.guards import Guards
     from edl_ckpt.core.operations.prune.plan import PrunePlan
-    from edl_ckpt.core.operations.prune.retention import Policy
     from edl_ckpt.core.storage.location import Location
 
     _Strip = Callable[..., Sequence[WriteResult]]
@@ -88,20 +89,16 @@ def prune_command(
     from functools import partial
 
     from edl_ckpt.core.operations.prune.execute import execute_prune, prune
-    from edl_ckpt.core.operations.prune.guards import Guards
     from edl_ckpt.core.operations.prune.plan import PrunePlan, plan_prune
     from edl_ckpt.core.operations.prune.plan_file import read_plan
 
     places = _places(out, locations, experiment)
     policy = rules.policy(out, places)
-    named, dropped = _numbers(delete or ()), tuple(drop_tag or ())
-    if with_foreign and not named:
-        raise UsageError("--with-foreign needs --delete VERSION: no rule deletes foreign content")
-    guards = Guards(
+    guards = _guards(
+        _numbers(delete or ()),
         incomplete=incomplete,
-        everything=even_newest,
-        delete=named,
-        drop_tags=dropped,
+        even_newest=even_newest,
+        drop_tag=tuple(drop_tag or ()),
         grace_seconds=parse_duration(grace),
         ignore_pointers=ignore_pointers,
         with_foreign=with_foreign,
@@ -109,34 +106,85 @@ def prune_command(
     )
     more = bool(locations or experiment or not policy.is_empty or incomplete)
     _check_file(apply, plan_out, strip_after, yes=yes or dry_run, more=more, verified=verified)
-    strips_only = strip_after and policy.is_empty and not (guards.ask_for_deletion or purge)
+    strips_only = bool(strip_after) and policy.is_empty and not (guards.ask_for_deletion or purge)
     age = parse_duration(older_than)
+    purged_age = age if purge else None
     planned = dry_run or bool(plan_out and not yes)
-    asks = not (yes or planned) and sys.stdin.isatty() and sys.stderr.isatty()
+    asks = not (yes or planned) and _can_ask()
+    locking = o.locking(out, lock_wait)
     review = partial(_review, out, max_delete=max_delete, plan_out=plan_out, may_empty=yes or planned or asks)
-    strip = partial(_strip, strip_after, o.locking(out, lock_wait))
+    strip = partial(_strip, strip_after, locking)
     confirm = partial(_confirm, out, strip=strip, trash=trash, listed=listed) if asks else None
     finish = partial(_strip_and_show, out, strip=strip, listed=listed, brief=asks and sys.stdout.isatty())
-    planning: dict[str, Any] = {"guards": guards, "purge_older_than_seconds": age if purge else None}
-    if verified and not (apply or strips_only):
-        verify_first(out, places, policy, planning, verified)
-    acting: dict[str, Any] = {"trash": trash, "confirm": confirm, **o.locking(out, lock_wait)}
-    if not (apply or planned or strips_only):
-        for place in places:
-            check_clear(place)
+    make_plan = partial(plan_prune, places, policy, guards=guards, purge_older_than_seconds=purged_age)
+    is_given = bool(apply) or strips_only  # else the rules make the plan
+    if verified and not is_given:
+        _verify_first(out, places, make_plan, verified)
+    if not (is_given or planned):
+        _check_all_clear(places)
         with stoppable(out, _FINISH):
-            return finish(prune(places, policy, review=review, **planning, **acting))
+            done = prune(
+                places,
+                policy,
+                guards=guards,
+                trash=trash,
+                purge_older_than_seconds=purged_age,
+                review=review,
+                confirm=confirm,
+                **locking,
+            )
+            finish(done)
+        return
     if strips_only:
         plan = PrunePlan(tuple(places), (), (), guards)
     elif apply:
-        plan = replace(_with_options(out, read_plan(apply, guards)), purge_older_than_seconds=age if purge else None)
+        plan = replace(_with_options(out, read_plan(apply, guards)), purge_older_than_seconds=purged_age)
     else:
-        plan = plan_prune(places, policy, **planning)
+        plan = make_plan()
     review(plan)
     if planned and plan_out:
         out.say(f"to carry out the plan: {command('prune', '--apply', str(plan_out))}")
     with stoppable(out, _FINISH):
-        return finish(plan if planned else execute_prune(plan, **acting))
+        finish(plan if planned else execute_prune(plan, trash=trash, confirm=confirm, **locking))
+
+
+def _can_ask() -> bool:
+    """Return True where a person reads the question and can answer it."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _check_all_clear(places: Sequence[Location]) -> None:
+    """Raise NotFoundError, before anything is locked, for a place whose many names show no version."""
+    for place in places:
+        check_clear(place)
+
+
+def _guards(
+    named: tuple[int, ...],
+    *,
+    incomplete: bool,
+    even_newest: bool,
+    drop_tag: tuple[str, ...],
+    grace_seconds: float,
+    ignore_pointers: bool,
+    with_foreign: bool,
+    allow_empty_rule: bool,
+) -> Guards:
+    """Return which guards the options lift; `named` are the versions of --delete."""
+    from edl_ckpt.core.operations.prune.guards import Guards
+
+    if with_foreign and not named:
+        raise UsageError("--with-foreign needs --delete VERSION: no rule deletes foreign content")
+    return Guards(
+        incomplete=incomplete,
+        everything=even_newest,
+        delete=named,
+        drop_tags=drop_tag,
+        grace_seconds=grace_seconds,
+        ignore_pointers=ignore_pointers,
+        with_foreign=with_foreign,
+        allow_empty_rule=allow_empty_rule,
+    )
 
 
 def _check_file(
@@ -164,43 +212,49 @@ def _numbers(delete: Sequence[str]) -> tuple[int, ...]:
     return tuple(map(int, delete))
 
 
-def verify_first(out: Output, places: Sequence[Location], policy: Policy, planning: dict[str, Any], level: str) -> None:
+def _verify_first(out: Output, places: Sequence[Location], make_plan: Callable[[], PrunePlan], level: str) -> None:
     """Verify the versions that a plan relies on until it relies only on those without an error; nothing is locked.
 
     What is found is remembered, so the next plan knows it. Raises RefusedError where it cannot be remembered.
     """
     from edl_ckpt.core.catalog.listing import list_versions
-    from edl_ckpt.core.model.verdicts import DEPTHS
-    from edl_ckpt.core.operations.prune.plan import plan_prune
     from edl_ckpt.core.operations.verify.check import verify_versions
 
     wanted = _LEVELS[level]
     done: set[str] = set()
     while True:
-        plan = plan_prune(places, policy, **planning)
-        relied_on = {entry.path for entry in plan.relied_on}
-        known = {v.path: v for place in places for v in list_versions(place).versions if v.path in relied_on}
-        left = [
-            known[entry.path]
-            for entry in plan.relied_on
-            if (v := known.get(entry.path)) and (v.verdict is None or DEPTHS[v.verdict.level] < DEPTHS[wanted])
-        ]
-        if not left:
+        listed = {version.path: version for place in places for version in list_versions(place).versions}
+        version = _unverified(make_plan(), listed, wanted)
+        if version is None:
             return
-        if left[0].path in done:
+        if version.path in done:
             raise RefusedError(
                 "what verify finds cannot be remembered: there is no state in the location, and no cache directory",
-                path=left[0].path,
+                path=version.path,
                 hint="nothing was deleted; set XDG_CACHE_HOME to a directory that can be written",
             )
-        done.add(left[0].path)
-        run = verify_versions(left[:1], level=wanted, reporter=out)
+        done.add(version.path)
+        run = verify_versions([version], level=wanted, reporter=out)
         for _, error in run.failed:
             raise error
         for result in run.results:
             faults = counted(len(result.findings), "finding")
             found = "without an error" if result.ok else f"{faults}, so it does not count"
             out.say(f"verified {escaped(result.ref)}: {found}")
+
+
+def _unverified(plan: PrunePlan, listed: Mapping[str, Version], level: Level) -> Version | None:
+    """Return the first version that a plan relies on and that was not verified at this level; None for none."""
+    from edl_ckpt.core.model.verdicts import DEPTHS
+
+    for entry in plan.relied_on:
+        version = listed.get(entry.path)
+        if version is None:
+            continue
+        verdict = version.verdict
+        if verdict is None or DEPTHS[verdict.level] < DEPTHS[level]:
+            return version
+    return None
 
 
 def _strip(
@@ -308,14 +362,23 @@ def _strip_and_show(out: Output, done: PrunePlan | PruneResult, *, strip: _Strip
         out.warn(f"{ref} was not stripped: {error}")
     for error in errors:
         out.warn(f"{error} ({error.hint})" if error.hint else str(error))
-    every = [*errors, *(error for _, error in unstripped)]
-    if every:
-        kinds = {type(error) for error in every}
-        kind = kinds.pop() if len(kinds) == 1 else EdlCkptError
-        parts = [f"{counted(len(errors), 'item')} could not be deleted"] if errors else []
-        parts += [f"{counted(len(unstripped), 'version')} could not be stripped"] if unstripped else []
-        message, hint = " and ".join(parts), _RESUME if errors else None
-        if kind in _SAME_CODE:
-            raise kind(message, hint=hint)
-        out.warn(f"{message}; {hint}" if hint else message)
-    out.conclude(ok=not (every or plan.unread))
+    failed = [*errors, *(error for _, error in unstripped)]
+    if failed:
+        _end_failed(out, failed, undeleted=len(errors), unstripped=len(unstripped))
+    out.conclude(ok=not (failed or plan.unread))
+
+
+def _end_failed(out: Output, failed: Sequence[EdlCkptError], *, undeleted: int, unstripped: int) -> None:
+    """Say how many items and versions failed; raise the kind of all failures, where a script can act on it."""
+    parts = []
+    if undeleted:
+        parts.append(f"{counted(undeleted, 'item')} could not be deleted")
+    if unstripped:
+        parts.append(f"{counted(unstripped, 'version')} could not be stripped")
+    message = " and ".join(parts)
+    hint = _RESUME if undeleted else None
+    kinds = {type(error) for error in failed}
+    kind = kinds.pop() if len(kinds) == 1 else EdlCkptError
+    if kind in _SAME_CODE:
+        raise kind(message, hint=hint)
+    out.warn(f"{message}; {hint}" if hint else message)

@@ -22,6 +22,7 @@ from edl_ckpt.core.model.versions import State
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.verify.check import VerifyRun
+    from edl_ckpt.core.operations.verify.fallback import Others
     from edl_ckpt.core.operations.verify.findings import ValueSample, VerifyResult
     from edl_ckpt.core.operations.verify.newest import NewestGood
     from edl_ckpt.core.storage.location import Location
@@ -73,15 +74,12 @@ def verify_command(
 
     By default the command reads names, headers and ids. Exit code 3 means that it found errors.
     """
-    from edl_ckpt.cli.render import verify as render
     from edl_ckpt.cli.render.id_file import IdFile
     from edl_ckpt.core.operations.verify.check import verify_versions
     from edl_ckpt.core.operations.verify.fallback import others_of
     from edl_ckpt.core.operations.verify.newest import newest_good
-    from edl_ckpt.core.storage.user_files import check_target
 
-    if quick and (deep or seal or ids):
-        raise UsageError(f"--quick cannot be used with {'--ids' if ids else '--deep or --seal'}")
+    _check_level(quick=quick, deep=deep, seal=seal, ids=ids)
     _check_digests(against or digests, quick=quick, seal=seal, several=every or newest)
     deep = deep or bool(against or digests)
     part = _sampled(sample, seed, clashes=quick or deep or seal)
@@ -89,14 +87,13 @@ def verify_command(
     if force and not seal:
         raise UsageError("--force can only be used with --seal")
     formats.check_prometheus(out, prometheus=prometheus)
-    for path in filter(None, (junit, summary, ids, digests)):  # before hours of reading
-        check_target(path)
+    _check_targets(junit, summary, ids, digests)
     _check_clashes(newest=newest, every=every, seal=seal, csv=out.csv, like=like)
     location, versions, latest = _versions(out, ref, every=every or newest, grace_seconds=parse_duration(grace))
     level = _level(quick=quick, deep=deep)
     locking = o.locking(out, lock_wait)
+    found: NewestGood | None = None
     with working(out, cluster, workers) as work:
-        take = (lambda done: out.print_json(render.line(done), line=True)) if out.jsonl else lambda _: None
         taking = IdFile(ids).take if ids else None
         form = references.resolve_ref(like, out) if like else None
 
@@ -112,32 +109,72 @@ def verify_command(
                 take_ids=taking,
                 like=form,
                 against=against,
-                take=take,
+                take=partial(_print_line, out),
                 **work,
                 **locking,
             )
 
         if newest:
             found = newest_good(versions, lambda version: verified([version]), level=level)
-            run = found.run
-        else:
-            run = verified(versions)
+        run = verified(versions) if found is None else found.run
     _write_reports(out, run, junit, summary, digests, strict=strict, prometheus=prometheus)
-    if newest:
+    if found is not None:
         _end_newest(out, location, found, prometheus=prometheus)
         return
     if run.failed and not every:
         raise run.failed[0][1]
     others = others_of(run, versions, latest=latest)
-    out.warn(*(str(error) for _, error in run.failed), *render.unfinished(others.newer))
+    _warn(out, run, others)
     if not (prometheus or out.jsonl):
-        one_or_all = partial(render.document_all, location.url, run.results, run.failed, others)
-        document = one_or_all if every else partial(render.document, run.results[0], others)
-        human = render.human(run.results, every=out.shows_all(False), fallback=others.fallback)
-        out.show(document, human, lambda: render.rows(run.results))
+        _show(out, location, run, others, every=every)
     if not versions:
         out.say(f"{escaped(location.url)}: no checkpoint, so nothing was verified")
     _end(out, run, strict=strict, every=every)
+
+
+def _print_line(out: Output, result: VerifyResult) -> None:
+    """Print a result as a line of JSON, where lines are asked for."""
+    from edl_ckpt.cli.render import verify as render
+
+    if out.jsonl:
+        out.print_json(render.line(result), line=True)
+
+
+def _warn(out: Output, run: VerifyRun, others: Others) -> None:
+    """Print what could not be verified, and what is newer and not whole."""
+    from edl_ckpt.cli.render import verify as render
+
+    failed = [str(error) for _, error in run.failed]
+    out.warn(*failed, *render.unfinished(others.newer))
+
+
+def _show(out: Output, location: Location, run: VerifyRun, others: Others, *, every: bool) -> None:
+    """Print the results of all versions, or the one result, with what one can fall back to."""
+    from edl_ckpt.cli.render import verify as render
+
+    if every:
+        document = partial(render.document_all, location.url, run.results, run.failed, others)
+    else:
+        document = partial(render.document, run.results[0], others)
+    human = render.human(run.results, every=out.shows_all(False), fallback=others.fallback)
+    out.show(document, human, lambda: render.rows(run.results))
+
+
+def _check_level(*, quick: bool, deep: bool, seal: bool, ids: str | None) -> None:
+    """Raise UsageError for options that need more than names and headers."""
+    if quick and ids:
+        raise UsageError("--quick cannot be used with --ids")
+    if quick and (deep or seal):
+        raise UsageError("--quick cannot be used with --deep or --seal")
+
+
+def _check_targets(*files: str | None) -> None:
+    """Raise the error of a file that cannot be written, before hours of reading."""
+    from edl_ckpt.core.storage.user_files import check_target
+
+    for path in files:
+        if path:
+            check_target(path)
 
 
 def _check_digests(file: str | None, *, quick: bool, seal: bool, several: bool) -> None:
