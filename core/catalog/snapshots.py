@@ -7,7 +7,7 @@ thousand versions cost one listing of the location itself.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -34,14 +34,13 @@ from edl_ckpt.core.state.paths import (
 )
 from edl_ckpt.core.state.verdicts import VerdictFiles
 from edl_ckpt.core.storage import LocationLike
+from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.interface import Entry
 
 _SURE_SECONDS: Final = 2.0
 """Two writes of a file in so short a time may have the same time and size, so it is read once more after that."""
 _OLD_SECONDS: Final = 60.0
 """A file that is older than this was not written just now, whatever the clocks of two machines say."""
-_DESCRIBED: Final = ("metrics", "tags", "note", "metadata", "fingerprint", "seal_fault")
-"""What a version has from its metadata and its seal."""
 _FULL_EVERY: Final = 6
 """Each so many-th look goes into settled directories too: a shard that is written in place changes no directory."""
 
@@ -69,6 +68,17 @@ def _owner(name: str) -> int | str | None:
     if sealed is not None:
         return sealed
     return described_key(name)
+
+
+def _files_to_read(entries: Mapping[str, Entry], versions: Collection[Version], stale: Collection[str]) -> list[Entry]:
+    """Return the entries of META_DIR, by name, that have something of some versions, or of the location if stale."""
+    keys = {stored_key(version.key) for version in versions}
+    chosen = []
+    for name, entry in entries.items():
+        is_of_location = name == INDEX_FILE or (name == LOCATION_FILE and name in stale)
+        if is_of_location or _owner(name) in keys:
+            chosen.append(entry)
+    return chosen
 
 
 class Snapshots:
@@ -147,24 +157,42 @@ class Snapshots:
 
     def annotated(self, listing: Listing, now: float) -> Listing:
         """Return a listing that `take` just returned, with the metadata and the seals of its versions."""
-        files = {e.name: (e.size_bytes, e.modified) for e in self._entries if e.parent == META_DIR}
-        unknown = next((e.fault for e in self._entries if e.relative in {STATE_DIR, META_DIR} and e.fault), None)
+        entries = {entry.name: entry for entry in self._entries if entry.parent == META_DIR}
+        files = {name: (entry.size_bytes, entry.modified) for name, entry in entries.items()}
+        unknown = self._state_fault()
         stale = {name for name, facts in files.items() if not self._is_known(name, facts)}
-        owners = set(map(_owner, stale | (self._known.keys() - files.keys())))
-        wanted = [v for v in listing.versions if stored_key(v.key) in owners or not self._is_annotated(v)]
-        keys = {stored_key(v.key) for v in wanted}
-        names = [n for n in files if _owner(n) in keys or (n == LOCATION_FILE and n in stale)]
-        state = [entry for entry in self._entries if entry.parent == META_DIR and entry.name in {*names, INDEX_FILE}]
-        metadata = listed_metadata(self.store, state)
+        removed = self._known.keys() - files.keys()
+        changed = {_owner(name) for name in stale | removed}
+        wanted = [v for v in listing.versions if stored_key(v.key) in changed or not self._is_annotated(v)]
+        metadata = listed_metadata(self.store, _files_to_read(entries, wanted, stale))
         if LOCATION_FILE in stale or LOCATION_FILE not in files:
             self._location_metadata = metadata
         self._remember(files, stale, now)
-        fresh = {v.path: v for v in with_metadata(self.store, wanted, metadata, unknown)}
-        before = {path: {name: getattr(v, name) for name in _DESCRIBED} for path, v in self._annotated.items()}
-        versions = tuple(fresh.get(v.path) or replace(v, **before[v.path]) for v in listing.versions)
-        self._annotated = {v.path: v for v in versions}
+        fresh = {version.path: version for version in with_metadata(self.store, wanted, metadata, unknown)}
+        versions = tuple(fresh.get(version.path) or self._as_before(version) for version in listing.versions)
+        self._annotated = {version.path: version for version in versions}
         fault = unknown.error() if unknown else self._location_metadata.fault
         return replace(listing, versions=versions, modes=self._location_metadata.modes, modes_fault=fault)
+
+    def _state_fault(self) -> Fault | None:
+        """Return why the directories of our state could not be listed; None where they were."""
+        for entry in self._entries:
+            if entry.relative in {STATE_DIR, META_DIR} and entry.fault:
+                return entry.fault
+        return None
+
+    def _as_before(self, version: Version) -> Version:
+        """Return a version with the metadata and the seal that it had at the last look."""
+        before = self._annotated[version.path]
+        return replace(
+            version,
+            metrics=before.metrics,
+            tags=before.tags,
+            note=before.note,
+            metadata=before.metadata,
+            fingerprint=before.fingerprint,
+            seal_fault=before.seal_fault,
+        )
 
     def described(self, version: Version) -> Version:
         """Return one version with its metadata and its seal, which are read now."""
