@@ -9,6 +9,7 @@ import itertools
 import os
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from edl_ckpt.cli.completion import grammar
@@ -101,6 +102,38 @@ def _replaced(typed: Sequence[str], changes: Mapping[str, Sequence[str]]) -> lis
     return [new for place, word in enumerate(typed) for new in places.get(place, [word])]
 
 
+@dataclass(frozen=True, slots=True)
+class _TypedOption:
+    """An option as it was typed, with the words around it."""
+
+    word: str
+    """Its name without dashes, in small letters, with `-` between its parts."""
+    has_equals: bool
+    """True where its value stands behind `=`."""
+    values: list[str]
+    """Its value; empty where it has none."""
+    before: list[str]
+    after: list[str]
+    """The words behind the option and its value."""
+
+
+def _typed_option(typed: Sequence[str], option: str) -> _TypedOption | None:
+    """Return an option as it stands among the words of a command line; None where it does not."""
+    names = [word.partition("=")[0] for word in typed]
+    if option not in names:
+        return None
+    place = names.index(option)
+    _, equals, value = typed[place].partition("=")
+    after = list(typed[place + 1 :])
+    values: list[str] = []
+    if equals:
+        values = [value]
+    elif after and not after[0].startswith("-"):
+        values = [after.pop(0)]
+    word = option.lstrip("-").replace("_", "-").lower()
+    return _TypedOption(word, bool(equals), values, list(typed[:place]), after)
+
+
 def for_unknown_option(context: Any, option: str, flags: Iterable[str]) -> str | None:
     """Return the line that was perhaps meant by an option of another program; None for one that nothing is known of.
 
@@ -108,39 +141,55 @@ def for_unknown_option(context: Any, option: str, flags: Iterable[str]) -> str |
     """
     known, name = set(flags), command_of(context)
     typed = list(context.meta.get(ARGUMENTS, ()))
-    place = next((i for i, word in enumerate(typed) if word.partition("=")[0] == option), None)
-    word = option.lstrip("-").replace("_", "-").lower()
-    if place is None or option[1:].isdigit():
+    found = _typed_option(typed, option)
+    if found is None or option[1:].isdigit():
         return _for_bare_number(name, option, typed)
-    _, has_value, value = typed[place].partition("=")
-    has_next = place + 1 < len(typed) and not typed[place + 1].startswith("-")
-    values = [value] if has_value else typed[place + 1 : place + 2] * has_next
-    before, after = typed[:place], typed[place + (1 if has_value else 1 + len(values)) :]
-    ours = _ours(word, known, values)
-    if f"--{word}" in known and f"--{word}" != option:
-        return line(name, [*before, f"--{word}", *typed[place + 1 :]]) if not has_value else None
-    safely = ["--dry-run"] * (name == "prune" and ours != "--dry-run" and "--dry-run" not in typed)
+    respelt = f"--{found.word}"
+    if respelt in known and respelt != option:
+        return None if found.has_equals else line(name, [*found.before, respelt, *found.values, *found.after])
+    changed = _as_options(name, found, known)
+    if changed is not None:
+        safely = ["--dry-run"] if name == "prune" and "--dry-run" not in [*typed, *changed] else []
+        return line(name, [*found.before, *changed, *found.after, *safely])
+    if name in {"list", "du"} and not found.has_equals and option in dialects.SUPERFLUOUS:
+        return line(name, [*found.before, *found.values, *found.after])
+    placeholders = [str(p.metavar) for p in context.command.params if p.param_type_name == "argument"]
+    arguments = _as_argument(found, placeholders)
+    return None if arguments is None else line(name, arguments)
+
+
+def _as_options(name: str, found: _TypedOption, known: Container[str]) -> list[str] | None:
+    """Return our option with its value in place of another program's; None without one."""
+    ours = _ours(found.word, known, found.values)
     if ours:
-        return line(name, [*before, ours, *values, *after, *safely])
-    if values and values[0].isdigit() and word in dialects.PERIODS and "--keep-within" in known:
-        return line(name, [*before, "--keep-within", f"{values[0]}{dialects.PERIODS[word]}", *after, *safely])
-    if name == "verify" and word == "level" and values and f"--{values[0]}" in known:
-        return line(name, [*before, f"--{values[0]}", *after])
-    if name in {"list", "du"} and not has_value and option in dialects.SUPERFLUOUS:
-        return line(name, [*before, *values, *after])
-    takes = [str(p.metavar) for p in context.command.params if p.param_type_name == "argument"]
-    if values and word in dialects.PLACES and any("LOCATION" in each or "REF" in each for each in takes):
-        return line(name, [*values, *before, *after])
-    if values and word in dialects.TARGETS and any(each.endswith(("OUTPUT", " LOCATION")) for each in takes):
-        return line(name, [*before, *after, *values])
-    if (
-        values
-        and word in dialects.VERSIONS
-        and any("REF" in each for each in takes)
-        and before
-        and "@" not in before[0]
-    ):
-        return line(name, [f"{before[0]}@{values[0]}", *before[1:], *after])
+        return [ours, *found.values]
+    if not found.values:
+        return None
+    value = found.values[0]
+    if value.isdigit() and found.word in dialects.PERIODS and "--keep-within" in known:
+        return ["--keep-within", f"{value}{dialects.PERIODS[found.word]}"]
+    if name == "verify" and found.word == "level" and f"--{value}" in known:
+        return [f"--{value}"]
+    return None
+
+
+def _as_argument(found: _TypedOption, placeholders: Sequence[str]) -> list[str] | None:
+    """Return the words of a line whose argument is the value of an option; None where it is no argument.
+
+    `placeholders` are those of the command's arguments, such as REF.
+    """
+    if not found.values:
+        return None
+    before, after = found.before, found.after
+    takes_ref = any("REF" in each for each in placeholders)
+    takes_place = takes_ref or any("LOCATION" in each for each in placeholders)
+    takes_target = any(each.endswith(("OUTPUT", " LOCATION")) for each in placeholders)
+    if found.word in dialects.PLACES and takes_place:
+        return [*found.values, *before, *after]
+    if found.word in dialects.TARGETS and takes_target:
+        return [*before, *after, *found.values]
+    if found.word in dialects.VERSIONS and takes_ref and before and "@" not in before[0]:
+        return [f"{before[0]}@{found.values[0]}", *before[1:], *after]
     return None
 
 
@@ -272,26 +321,52 @@ def _is_place(word: str) -> bool:
 def swapped(context: Any) -> str | None:
     """Return the line with the arguments of a refused command in their order; None where that is not the fault."""
     name, typed = command_of(context), list(context.meta.get(ARGUMENTS, ()))
-    given = context.params.get("words")
-    if name in {"tag add", "tag remove", "note", "export", "copy"} and isinstance(given, list | tuple):
-        first, second = given if len(given) == 2 else ("", "")
-        is_file = name == "export" and os.path.splitext(first)[1] and not os.path.lexists(first)
-        if first and _is_place(second) and not _is_place(first) and ("@" in second or is_file):
-            return line(name, _exchanged(typed, first, second))
-        if len(given) > 2 and _is_place(given[0]):
-            return _fewer(name, typed, given[1:])
-    if name in {"metrics set", "metadata set"} and isinstance(given, list | tuple):
-        refs = [word for word in given if _is_place(word) and "=" not in word]
-        others = [word for word in given if word not in refs]
-        pairs = [f"{key}={value}" for key, value in zip(others[::2], others[1::2], strict=False)]
-        if others and len(others) % 2 == 0 and not any("=" in word for word in others):
-            return line(name, [*refs, *pairs])
-        if refs and given[0] not in refs and all("=" in word for word in others):
-            return line(name, [*refs, *others])
-    source, target = context.params.get("source"), context.params.get("target")
-    if name == "import" and source and target and re.search(r"@\d+$", source) and _is_place(target):
-        return line(name, _exchanged(typed, source, target))
-    return _as_version(name, typed, context.params)
+    params = context.params
+    given = params.get("words")
+    if isinstance(given, list | tuple):
+        if name in {"tag add", "tag remove", "note", "export", "copy"}:
+            return _place_first(name, typed, given)
+        if name in {"metrics set", "metadata set"}:
+            return _ref_and_pairs(name, given)
+    if name == "import":
+        return _target_last(typed, params.get("source"), params.get("target"))
+    return _as_version(name, typed, params)
+
+
+def _place_first(name: str, typed: Sequence[str], given: Sequence[str]) -> str | None:
+    """Return the line with a version before a tag, a note or an output, or with fewer words than were typed."""
+    if len(given) > 2 and _is_place(given[0]):
+        return _fewer(name, typed, given[1:])
+    if len(given) != 2:
+        return None
+    first, second = given
+    if not first or _is_place(first) or not _is_place(second):
+        return None
+    is_new_file = name == "export" and os.path.splitext(first)[1] and not os.path.lexists(first)
+    if "@" not in second and not is_new_file:
+        return None
+    return line(name, _exchanged(typed, first, second))
+
+
+def _ref_and_pairs(name: str, given: Sequence[str]) -> str | None:
+    """Return the line with pairs KEY=VALUE behind a version, where their halves stand apart, or before it."""
+    refs = [word for word in given if _is_place(word) and "=" not in word]
+    others = [word for word in given if word not in refs]
+    if others and len(others) % 2 == 0 and not any("=" in word for word in others):
+        pairs = zip(others[::2], others[1::2], strict=True)
+        return line(name, [*refs, *(f"{key}={value}" for key, value in pairs)])
+    if refs and given[0] not in refs and all("=" in word for word in others):
+        return line(name, [*refs, *others])
+    return None
+
+
+def _target_last(typed: Sequence[str], source: str | None, target: str | None) -> str | None:
+    """Return the line of an import with the files before the new version, where they stand the other way round."""
+    if not source or not target:
+        return None
+    if not re.search(r"@\d+$", source) or not _is_place(target):
+        return None
+    return line("import", _exchanged(typed, source, target))
 
 
 def _as_version(name: str, typed: Sequence[str], values: Mapping[str, Any]) -> str | None:
