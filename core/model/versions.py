@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import chain, islice, pairwise
+from itertools import chain, islice, pairwise, repeat
 from typing import Any, Final, NamedTuple, overload
 
 from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
@@ -41,27 +41,57 @@ class Chunk(NamedTuple):
 
 
 class PackedChunks(Sequence[Chunk]):
-    """The chunks of a shard, with their checksums, in a fifth of their memory; each is made when it is asked for."""
+    """The chunks of a shard in a fifth of their memory, as columns; each is made when it is asked for."""
 
-    __slots__ = ("_ends", "_kinds", "_names", "_numbers", "_starts", "_sums")
+    __slots__ = ("_numbers", "_sums", "ends", "kinds", "names", "starts")
 
     def __init__(self, chunks: Iterable[Chunk], sums: Iterable[str] | None = None) -> None:
-        """Take chunks with their checksums, or with these ones."""
+        """Take chunks with their checksums, or with these ones; with an empty `sums` they have none."""
         columns = list(zip(*chunks, strict=True)) or [()] * len(Chunk._fields)
-        self._kinds, self._names, numbers, starts, ends, own_sums = columns
-        self._numbers, self._starts, self._ends = array("q", numbers), array("q", starts), array("q", ends)
+        kinds, names, numbers, starts, ends, own_sums = columns
+        self._fill(kinds, names, array("q", numbers), array("q", starts), array("q", ends))
         self._sums = bytes.fromhex("".join(own_sums if sums is None else sums))
+
+    @classmethod
+    def of_columns(
+        cls, kinds: Sequence[str], names: Sequence[str], starts: array[int], ends: array[int]
+    ) -> PackedChunks:
+        """Return chunks without checksums, each the only one of its kind and name, from columns of one length."""
+        made = cls(())
+        made._fill(kinds, names, array("q", bytes(starts.itemsize * len(starts))), starts, ends)
+        return made
+
+    def _fill(
+        self, kinds: Sequence[str], names: Sequence[str], numbers: array[int], starts: array[int], ends: array[int]
+    ) -> None:
+        self.kinds, self.names, self._numbers, self.starts, self.ends = kinds, names, numbers, starts, ends
+
+    def with_sums(self, sums: Iterable[str]) -> PackedChunks:
+        """Return the same chunks with these checksums."""
+        made = PackedChunks(())
+        made._fill(self.kinds, self.names, self._numbers, self.starts, self.ends)
+        made._sums = bytes.fromhex("".join(sums))
+        return made
+
+    def rows(self) -> Iterator[tuple[str, str, int, int, str]]:
+        """Yield (kind, name, start, end, sum) of each chunk, as documents have them."""
+        return zip(self.kinds, self.names, self.starts, self.ends, self._hex(), strict=True)
+
+    def _hex(self) -> Iterator[str]:
+        """Yield the checksum of each chunk in hex, '' where they have none."""
+        sums = self._sums.hex()
+        if not sums:
+            return repeat("", len(self))
+        return (sums[at : at + _SUM_DIGITS] for at in range(0, len(sums), _SUM_DIGITS))
 
     def __repr__(self) -> str:
         return describe("PackedChunks", "", counted(len(self), "chunk"))
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self.names)
 
     def __iter__(self) -> Iterator[Chunk]:
-        sums = self._sums.hex()
-        of_each = (sums[at : at + _SUM_DIGITS] for at in range(0, len(sums), _SUM_DIGITS))
-        columns = self._kinds, self._names, self._numbers, self._starts, self._ends, of_each
+        columns = self.kinds, self.names, self._numbers, self.starts, self.ends, self._hex()
         return map(Chunk._make, zip(*columns, strict=True))
 
     @overload
@@ -70,11 +100,11 @@ class PackedChunks(Sequence[Chunk]):
     def __getitem__(self, index: slice) -> Sequence[Chunk]: ...
     def __getitem__(self, index: int | slice) -> Chunk | Sequence[Chunk]:
         if isinstance(index, slice):
-            return tuple(self)[index]
+            return tuple(self[k] for k in range(len(self))[index])
         k = range(len(self))[index]
-        numbers = self._numbers[k], self._starts[k], self._ends[k]
+        numbers = self._numbers[k], self.starts[k], self.ends[k]
         size = _SUM_DIGITS // 2
-        return Chunk(self._kinds[k], self._names[k], *numbers, self._sums[size * k : size * (k + 1)].hex())
+        return Chunk(self.kinds[k], self.names[k], *numbers, self._sums[size * k : size * (k + 1)].hex())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)

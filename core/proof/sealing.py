@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,6 +47,8 @@ upload another 300 for each, with a checksum of each chunk once more.
 """
 _CHUNK_TEXT_BYTES: Final = 48
 """The bytes of a chunk in a seal without its kind, its name and its numbers."""
+_UNKNOWN: Final = ("", "")
+"""The kind and the name of bytes of which neither is known."""
 TASK_CHUNKS: Final = 1024
 """Chunks of one task: their checksums are a small result."""
 LOG: Final = logging.getLogger("edl_ckpt")
@@ -68,7 +71,7 @@ def chunk_bytes(size_bytes: int) -> int:
     return 1 << (wanted - 1).bit_length()
 
 
-def cut(shard: ShardIndex, reader: RangeReader, file: int = 0) -> list[Chunk]:
+def cut(shard: ShardIndex, reader: RangeReader, file: int = 0) -> PackedChunks:
     """Return the chunks of a file of a shard, without checksums: each field of the Model message begins one.
 
     Where a file has no such fields, each extent begins one. One shard alone shows how many there are, and all are taken
@@ -83,7 +86,7 @@ def cut(shard: ShardIndex, reader: RangeReader, file: int = 0) -> list[Chunk]:
         edges = _without_infos(edges, of)
     most = MOST_BYTES // max(shard.file.ps_num, 1)
     chunks = _chunks(edges, of, ids, reader.size_bytes, step)
-    if _text_bytes(chunks, of) <= most:
+    if _text_bytes(chunks) <= most:
         return chunks
     join = max(reader.size_bytes // len(chunks), 1)
     while join < reader.size_bytes:
@@ -91,11 +94,11 @@ def cut(shard: ShardIndex, reader: RangeReader, file: int = 0) -> list[Chunk]:
         own = dict(of)
         joined = _joined(edges, own, reader.size_bytes, join)
         chunks = _chunks(joined, own, ids, reader.size_bytes, max(step, join))
-        if _text_bytes(chunks, own) <= most:
+        if _text_bytes(chunks) <= most:
             break
     else:  # names as long as the rest of a seal
-        chunks = [Chunk("", "", 0, 0, reader.size_bytes)]
-    return list(number_chunks((kind, name, start, end, "") for kind, name, _, start, end, _ in chunks))
+        chunks = PackedChunks([Chunk("", "", 0, 0, reader.size_bytes)], ())
+    return PackedChunks(number_chunks(chunks.rows()), ())
 
 
 def _edges_of_fields(shard: ShardIndex) -> tuple[Sequence[int], dict[int, tuple[str, str]]]:
@@ -130,26 +133,29 @@ def _edges_of_extents(shard: ShardIndex, file: int) -> tuple[Sequence[int], dict
 
 def _chunks(
     edges: Sequence[int], of: Mapping[int, tuple[str, str]], ids: Sequence[int], size_bytes: int, step: int
-) -> list[Chunk]:
+) -> PackedChunks:
     """Return the chunks that begin at edges, and at each `step` bytes behind them."""
+    starts = np.array(edges, np.int64)
+    sizes = np.diff(starts, append=size_bytes)
+    if len(edges) and sizes.min() > 0 and sizes.max() <= step:  # as in nearly all shards of many small tables
+        kinds, names = zip(*[of.get(start, _UNKNOWN) for start in edges], strict=True)
+        ends = array("q", (starts + sizes).tobytes())
+        return PackedChunks.of_columns(kinds, names, array("q", starts.tobytes()), ends)
     chunks: list[Chunk] = []
     for start, end in pairwise([*edges, size_bytes]):
-        kind, name = of.get(start, ("", ""))
-        if start < end <= start + step:  # as nearly all of the many of small tables
-            chunks.append(Chunk._make((kind, name, 0, start, end, "")))
-            continue
+        kind, name = of.get(start, _UNKNOWN)
         inside = ids[bisect_right(ids, start) : bisect_left(ids, end)]
         parts = (range(one, two, step) for one, two in pairwise([start, *inside, end]))
         bounds = [*chain.from_iterable(parts), end]
         chunks += [Chunk(kind, name, number, *two) for number, two in enumerate(pairwise(bounds))]
-    return chunks
+    return PackedChunks(chunks, ())
 
 
-def _text_bytes(chunks: Sequence[Chunk], of: Mapping[int, tuple[str, str]]) -> int:
+def _text_bytes(chunks: PackedChunks) -> int:
     """Return a bound of the bytes of chunks as ASCII JSON."""
-    widest = 2 * len(str(chunks[-1].end)) if chunks else 0
-    names = {name: len(encode_basestring_ascii(name)) for _, name in of.values()}
-    own = sum(len(chunk.kind) + names.get(chunk.name, 2) for chunk in chunks)
+    widest = 2 * len(str(chunks.ends[-1])) if chunks else 0
+    widths = {name: len(encode_basestring_ascii(name)) for name in set(chunks.names)}
+    own = sum(map(len, chunks.kinds)) + sum(map(widths.__getitem__, chunks.names))
     return own + len(chunks) * (_CHUNK_TEXT_BYTES + widest)
 
 
@@ -356,8 +362,7 @@ class ChunkSums:
         self._literals = literals or {}
         self._compared = dict.fromkeys(self._literals, 0)
         """How many bytes of the literals were compared."""
-        self._files = {reader.path: (reader, list(chunks)) for reader, chunks in files}
-        self._starts = {path: [chunk.start for chunk in chunks] for path, (_, chunks) in self._files.items()}
+        self._files = {reader.path: (reader, _without_sums(chunks)) for reader, chunks in files}
         self._whole = {path: [""] * len(chunks) for path, (_, chunks) in self._files.items()}
         """The checksums of chunks that came in one part."""
         self._arriving: dict[str, dict[int, _Arriving]] = {path: {} for path in self._files}
@@ -377,16 +382,16 @@ class ChunkSums:
             return
         chunks, whole, arriving = self._files[reader.path][1], self._whole[reader.path], self._arriving[reader.path]
         end = offset + len(view)
-        for number in self._among(reader.path, offset, end):
-            chunk = chunks[number]
-            start, stop = chunk.start, chunk.end
+        some = self._among(reader.path, offset, end)
+        bounds = slice(some.start, some.stop)
+        for number, start, stop in zip(some, chunks.starts[bounds], chunks.ends[bounds], strict=True):
             if offset <= start and stop <= end and number not in arriving:  # as nearly all of small tables
                 whole[number] = whole[number] or checksum(view[start - offset : stop - offset])
                 continue
             part = view[max(start, offset) - offset : min(stop, end) - offset]
             state = self._state(reader.path, number)
             with state.lock:
-                self._take(state, chunk, max(start, offset), part)
+                self._take(state, stop, max(start, offset), part)
 
     def _compare(self, path: str, offset: int, view: memoryview) -> None:
         """Compare bytes with the literals of their file."""
@@ -399,7 +404,7 @@ class ChunkSums:
     def bounds(self, numbers: Mapping[str, int]) -> dict[int, npt.NDArray[np.int64]]:
         """Return where the chunks of files begin and end, int64 [chunks, 2], by the number of each path."""
         return {
-            numbers[path]: np.array([(chunk.start, chunk.end) for chunk in chunks], np.int64).reshape(-1, 2)
+            numbers[path]: np.stack([np.array(chunks.starts, np.int64), np.array(chunks.ends, np.int64)], 1)
             for path, (_, chunks) in self._files.items()
             if path in numbers
         }
@@ -414,18 +419,19 @@ class ChunkSums:
         with self._lock:
             states = self._arriving[path]
             if number not in states:
-                states[number] = _Arriving(self._files[path][1][number].start)
+                states[number] = _Arriving(self._files[path][1].starts[number])
             return states[number]
 
     def _among(self, path: str, start: int, end: int) -> range:
         """Return the numbers of the chunks that have some of the bytes [start, end) of a file."""
-        starts, chunks = self._starts[path], self._files[path][1]
-        first = max(bisect_right(starts, start) - 1, 0)
-        if first < len(chunks) and chunks[first].end <= start:
+        chunks = self._files[path][1]
+        first = max(bisect_right(chunks.starts, start) - 1, 0)
+        if first < len(chunks) and chunks.ends[first] <= start:
             first += 1
-        return range(first, bisect_left(starts, end, first))
+        return range(first, bisect_left(chunks.starts, end, first))
 
-    def _take(self, state: _Arriving, chunk: Chunk, start: int, part: memoryview) -> None:
+    def _take(self, state: _Arriving, stop: int, start: int, part: memoryview) -> None:
+        """Add bytes of a chunk that ends at `stop`."""
         if state.is_lost or start < state.at:  # what came twice is passed over
             return
         if start > state.at:
@@ -444,7 +450,7 @@ class ChunkSums:
             state.sum.update(early)
             state.at += len(early)
             self._count(-len(early))
-        if state.at == chunk.end:
+        if state.at == stop:
             self._drop(state)
 
     def _count(self, size: int) -> int:
@@ -457,7 +463,7 @@ class ChunkSums:
         while not state.is_lost and state.at < chunk.end:
             until = min((start for start in state.early if start > state.at), default=chunk.end)
             until = min(until, state.at + CHUNK_BYTES)
-            self._take(state, chunk, state.at, memoryview(reader.read(state.at, until - state.at)))
+            self._take(state, chunk.end, state.at, memoryview(reader.read(state.at, until - state.at)))
         return state.at == chunk.end
 
     def _drop(self, state: _Arriving) -> None:
@@ -496,9 +502,14 @@ class ChunkSums:
         for number, state in self._arriving[path].items():
             if not found[number] and self._complete(reader, state, chunks[number]):
                 found[number] = state.sum.hexdigest()
-        rest = [chunk for chunk, total in zip(chunks, found, strict=True) if not total]
-        again = iter(sums_of(reader, rest, workers=workers))
-        return PackedChunks(chunks, (total or next(again).sum for total in found))
+        rest = [number for number, total in enumerate(found) if not total]
+        for number, chunk in zip(rest, sums_of(reader, map(chunks.__getitem__, rest), workers=workers), strict=True):
+            found[number] = chunk.sum
+        return chunks.with_sums(found)
+
+
+def _without_sums(chunks: Sequence[Chunk]) -> PackedChunks:
+    return chunks if isinstance(chunks, PackedChunks) else PackedChunks(chunks, ())
 
 
 def _between(

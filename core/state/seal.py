@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn
 
 from edl_ckpt.core.base.errors import CorruptError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.base.names import name_bytes
-from edl_ckpt.core.model.versions import Chunk, Override, Seal, SealedShard
+from edl_ckpt.core.model.versions import Chunk, Override, PackedChunks, Seal, SealedShard
 from edl_ckpt.core.state.document import check_schema, schema_at_head
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.storage.inside import is_inside
@@ -29,6 +29,8 @@ from edl_ckpt.core.storage.interface import Store
 SEAL_SCHEMA: Final = "edl-ckpt/seal/2"
 _WITHOUT_DIGEST: Final = "edl-ckpt/seal/1"
 _SUM: Final = "xxh3-128"
+_COLUMNS: Final = 5
+"""What a chunk has in a seal: its kind and name, where it begins and ends, and its checksum."""
 _FIRST_FIELDS: Final = frozenset({"schema", "version", "fingerprint", "sealed", "origin", "checksum", "shards"})
 
 
@@ -79,25 +81,44 @@ def seal_bytes(seal: Seal) -> bytes:
     out = BytesIO()
     out.write(_utf8(f'{_spaced(document)[:-1]}, "shards": ['))
     for number, shard in enumerate(seal.shards):
-        chunks = [(kind, name, start, end, total) for kind, name, _, start, end, total in shard.chunks]
-        some = {"name": shard.name, "size_bytes": shard.size_bytes, "chunks": chunks}
-        digest.update(f"{',' if number else ''}{_compact(some)}".encode("ascii"))
-        out.write(_utf8(f"{', ' if number else ''}{_spaced(some)}"))
+        rows = _rows(shard.chunks)
+        head, compact = {"name": shard.name, "size_bytes": shard.size_bytes}, _compact(rows)
+        digest.update(f'{"," if number else ""}{_compact(head)[:-1]},"chunks":{compact}}}'.encode("ascii"))
+        out.write(_utf8(f'{", " if number else ""}{_spaced(head)[:-1]}, "chunks": '))
+        out.write(_utf8(_respaced(compact, rows)))
+        out.write(b"}")
     digest.update(b"]}")
     out.write(_utf8(f'], "digest": "{digest.hexdigest()}"}}\n'))
     return out.getvalue()
+
+
+def _rows(chunks: Sequence[Chunk]) -> list[tuple[str, str, int, int, str]]:
+    """Return chunks as the rows of a document."""
+    if isinstance(chunks, PackedChunks):
+        return list(chunks.rows())
+    return [(kind, name, start, end, total) for kind, name, _, start, end, total in chunks]
+
+
+def _respaced(compact: str, rows: Sequence[Sequence[object]]) -> str:
+    """Return the rows of chunks as a seal's file has them, from the same as the digest covers them.
+
+    Where no text in them has a comma or is escaped, every comma separates: they are not encoded twice.
+    """
+    if "\\" not in compact and compact.count(",") == max(_COLUMNS * len(rows) - 1, 0):
+        return compact.replace(",", ", ")
+    return _spaced(rows)
 
 
 def _utf8(text: str) -> bytes:
     return name_bytes(text)
 
 
-def _compact(document: Mapping[str, Any]) -> str:
+def _compact(document: Mapping[str, Any] | Sequence[Any]) -> str:
     """Return JSON as a digest covers it: in ASCII, without blanks."""
     return json.dumps(document, separators=(",", ":"))
 
 
-def _spaced(document: Mapping[str, Any]) -> str:
+def _spaced(document: Mapping[str, Any] | Sequence[Any]) -> str:
     """Return JSON as a seal's file has it."""
     return json.dumps(document, ensure_ascii=False)
 

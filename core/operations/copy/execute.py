@@ -362,7 +362,7 @@ class _Copy:
             name, reader = self.version.name_of(file.path), source.files[file.path]
             if reader.size_bytes != file.size_bytes:
                 raise LockedError("still being written", path=file.path)
-            chunks = list(sealed[name].chunks) if name in sealed else cut(shard, reader, number)
+            chunks = list(sealed[name].chunks if name in sealed else cut(shard, reader, number))
             shards.append(_Shard(index, name, reader, shard, chunks, [""] * len(chunks)))
         return shards
 

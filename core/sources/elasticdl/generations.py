@@ -138,11 +138,14 @@ def _walk_usual(draft: Draft, at: int) -> int:
     """
     if bulk.kernel is None:
         return at
-    window, base = draft.cursor.window(at)
+    cursor, found = draft.cursor, np.empty((_ENTRIES_AT_ONCE, _ENTRY_NUMBERS), np.int64)
+    window, base = cursor.window(at)
     if window[at - base] not in _USUAL_TAGS:
         return at
-    found = np.empty((_ENTRIES_AT_ONCE, _ENTRY_NUMBERS), np.int64)
-    count = bulk.kernel.walk_entries(memoryview(window)[at - base :], at, draft.cursor.size_bytes, found)
+    count = bulk.kernel.walk_entries(memoryview(window)[at - base :], at, cursor.size_bytes, found)
+    if not count and cursor.moves_to(at):  # the window has cut the entry off
+        window, base = cursor.window(at)
+        count = bulk.kernel.walk_entries(memoryview(window), at, cursor.size_bytes, found)
     parts: list[RawTensor | TableInfo | TableEntry] = []
     with suppress(MalformedError, UnicodeDecodeError):
         for kind, offset, end, name, name_end, dtype, first, second, *places in found[:count].tolist():

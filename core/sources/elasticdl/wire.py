@@ -66,6 +66,17 @@ class Cursor:
             self._load(offset)
         return self._window, self._base
 
+    def moves_to(self, offset: int) -> bool:
+        """Move the window so that it begins at a field, which it then has whole; False where it cannot.
+
+        It reads no more than it would read next. Raises CorruptError as `field` does.
+        """
+        found = self.field(offset, self.size_bytes)
+        if self._base == offset or found.end - offset > min(self._step * 2, _LAST_WINDOW):
+            return False
+        self._load(offset)
+        return True
+
     def varint(self, offset: int, end: int) -> tuple[int, int]:
         """Return (unsigned value, offset behind it); CorruptError when it passes `end` or has more than 64 bits."""
         value = shift = 0
