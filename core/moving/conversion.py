@@ -20,8 +20,8 @@ from edl_ckpt.core.base.words import command, escaped
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.converting.changes import Changes, Outgoing, OutTable, OutVariable, outgoing
 from edl_ckpt.core.converting.described import stale_dtypes
-from edl_ckpt.core.converting.destinations import ANEW, DESTINATIONS
 from edl_ckpt.core.converting.destinations.interface import Destination, Given
+from edl_ckpt.core.converting.destinations.table import ANEW, DESTINATIONS
 from edl_ckpt.core.converting.rows import CountedRows, Spread
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.shapes import check_dimensions

@@ -66,7 +66,9 @@ def _other_files(checkpoint: Checkpoint) -> Iterator[tuple[str, RangeReader]]:
     version = checkpoint.version
     if version.has_only_shards:
         return
-    from edl_ckpt.core.converting.destinations import DESTINATIONS  # 30 ms: neither --quick nor ElasticDL needs it
+    from edl_ckpt.core.converting.destinations.table import (
+        DESTINATIONS,  # 30 ms: neither --quick nor ElasticDL needs it
+    )
 
     destination = DESTINATIONS.get(version.layout.system)
     read = files_read(checkpoint)

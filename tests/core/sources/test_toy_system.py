@@ -18,7 +18,7 @@ REGISTRIES = {
 from toy_system import format as toy
 FORMATS = (*FORMATS, toy)
 """,
-    "core/converting/destinations/__init__.py": """
+    "core/converting/destinations/table.py": """
 from toy_system.destination import ToToy
 DESTINATIONS = {**DESTINATIONS, ToToy.system: ToToy}
 """,
