@@ -22,7 +22,7 @@ from edl_ckpt.core.base.errors import (
     UnsupportedError,
     UsageError,
 )
-from edl_ckpt.core.base.words import Level, abridged, command, counted, size
+from edl_ckpt.core.base.words import Level, abridged, command, counted, duration, size
 
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version
@@ -314,9 +314,25 @@ def _review(out: Output, plan: PrunePlan, *, max_delete: int | None, plan_out: s
             hint="nothing was deleted; --even-newest and --yes on the command line delete the last one too",
         )
     out.warn(*plan.warnings, always=bool(plan.deletions))
+    if hint := _fresh_hint(plan):
+        out.say(hint)
     plan.check_amount(max_delete)
     if plan_out:
         write_plan(plan_out, plan)
+
+
+def _fresh_hint(plan: PrunePlan) -> str | None:
+    """Return how to go on where a plan deletes nothing, and several versions are kept as still being written.
+
+    One such version is what a job leaves at any time.
+    """
+    from edl_ckpt.core.operations.prune.guards import WRITTEN
+
+    fresh = sum(WRITTEN in entry.reasons for entry in plan.entries)
+    if plan.deletions or fresh < 2 or plan.only_purges:
+        return None
+    lately = duration(plan.guards.grace_seconds)
+    return f"{fresh} versions changed in the last {lately}, so a job may be writing them; if none is, add: --grace 0s"
 
 
 def _confirm(out: Output, plan: PrunePlan, *, strip: _Strip, trash: bool, listed: str) -> bool:

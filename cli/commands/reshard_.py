@@ -13,7 +13,7 @@ from edl_ckpt.cli.options.hints import result_location
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.quantities import parse_size
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.base.words import LayoutName
+from edl_ckpt.core.base.words import LayoutName, command
 
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version
@@ -64,6 +64,8 @@ def reshard_command(
         raise UsageError("--ranks N is missing", hint="usage: edl-ckpt reshard [REF] --ranks N [OPTIONS]")
     keep_freed_memory()
     where = result_location(output, out) if output else None
+    if max_shard_size:
+        _check_safetensors(references.resolve_ref(ref, out), max_shard_size)
     version = references.resolve_ref(ref, out, to_change=output is None, aloud=True)
     locking = o.locking(out, lock_wait)
     is_there = False
@@ -93,13 +95,11 @@ def reshard_command(
 
         show_converted(out, "reshard", convert, where or version.location, cluster=cluster, workers=workers)
         return
-    if ps is None or max_shard_size:
-        raise UsageError("--max-shard-size is for safetensors", hint="--ranks N is the number of parameter servers")
     show_shards(
         out,
         "reshard",
         version,
-        ps,
+        ps or version.ps_num,
         output=where,
         layout=layout,
         cluster=cluster,
@@ -128,12 +128,22 @@ def _is_there(
     return made is not None
 
 
+def _check_safetensors(version: Version, max_shard_size: str) -> None:
+    """Raise UsageError for a version of a system without such files; its hint makes files of safetensors of it."""
+    if version.layout.system == "safetensors":
+        return
+    if version.fault is not None:  # what it is cannot be said now
+        raise version.fault.error()
+    way = command("export", version.ref, "OUT.safetensors", "--max-shard-size", max_shard_size)
+    raise UsageError("--max-shard-size is for safetensors", hint=f"try: {way}")
+
+
 def _most_file_bytes(version: Version, ranks: int | None, max_shard_size: str | None) -> int | None:
     """Return the most bytes of a file of another system; UsageError unless what says the number of files suits it."""
     is_set = version.layout.system == "safetensors"
     if is_set != bool(max_shard_size) or is_set != (ranks is None):
         if version.fault is not None:  # what it is cannot be said now
             raise version.fault.error()
-        fault = "files of safetensors have no ranks" if is_set else "--max-shard-size is for safetensors"
-        raise UsageError(fault, hint="expected --max-shard-size SIZE" if is_set else "expected --ranks N")
+        fault = "files of safetensors have no ranks" if is_set else "--ranks N is missing"
+        raise UsageError(fault, hint="expected --max-shard-size SIZE" if is_set else None)
     return parse_size(max_shard_size) if max_shard_size else None

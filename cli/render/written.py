@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.export.interface import PlannedFile
     from edl_ckpt.core.operations.repair import RepairResult
 
+_NAMED: Final = 3
+"""So many values are named of those that were not compared."""
 _FILES = 12
 """Files of an export that are shown."""
 
@@ -136,7 +138,7 @@ def planned_document(
         "rows": plan.rows,
         **dict.fromkeys(("seconds", "peak_memory_bytes", "fingerprint", "forced")),
         "shards": as_dict(plan.shards),
-        "checksums": {"compared": 0, "not_compared": 0},
+        "checksums": {"compared": 0, "not_compared": 0, "names": []},
         "items": _planned_items(plan.items.left_out),
         "left_out": left_out,
         "dropped": left_out,
@@ -305,7 +307,11 @@ def _items(items: ItemCounts) -> Lines:
 def _compared(result: WriteResult | ExportResult) -> Lines:
     """Yield how many checksums of the source's files say nothing about what was written, if there are any."""
     if left := result.checksums.not_compared:
-        yield styled(f"not read, so not compared with its checksum: {text.count(left, 'value')}", "dim")
+        names = ", ".join(text.escaped(name) for name in result.checksums.names[:_NAMED])
+        more = " and others" if len(result.checksums.names) > _NAMED else ""
+        values = f"{text.count(left, 'value')}: {names}{more}"
+        sums = "its checksum" if left == 1 else "their checksums"
+        yield styled(f"not read, so not compared with {sums}: {values}", "dim")
 
 
 def _proved(what: str, fingerprint: str | None) -> Lines:

@@ -8,7 +8,7 @@ from edl_ckpt.core.base.errors import UnavailableError
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.reading.item_sums import item_fault
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.stored_sums import SumsCompared
+from edl_ckpt.core.reading.stored_sums import SOME_NAMES, SumsCompared
 from edl_ckpt.core.reading.zips import ZIP, check_zip, zip_fault
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -18,12 +18,12 @@ def confirm_items(checkpoint: Checkpoint, names: Collection[str], trust: Trust) 
 
     Raises as `confirm_sums`: CorruptError with the item, its shard, file and offset, unless `trust` is forced.
     """
-    compared = left = 0
+    compared, left = 0, list[str]()
     for shard in checkpoint.shards:
         crcs = dict(shard.text_crcs)
         for item in shard.items:
             if item.name not in names:
-                left += 1
+                left.append(item.name)
                 continue
             fault = item_fault(checkpoint, shard, item, crcs.get(item.name))
             compared += fault is not None
@@ -31,7 +31,7 @@ def confirm_items(checkpoint: Checkpoint, names: Collection[str], trust: Trust) 
                 again = item_fault(checkpoint, shard, item, crcs.get(item.name))
                 subject = f"{item.name!r} in shard {shard.file.ps_id}"
                 _doubt(subject, fault, again, shard.path(item.values), item.offset, trust)
-    return SumsCompared(compared, left)
+    return SumsCompared(compared, len(left), tuple(dict.fromkeys(left))[:SOME_NAMES])
 
 
 def confirm_zip(reader: RangeReader, name: str, trust: Trust) -> SumsCompared:

@@ -29,16 +29,23 @@ _MOST_PIECES: Final = 1 << 10
 """With more pieces of one value, those that follow each other are joined."""
 
 
+SOME_NAMES: Final = 8
+"""So many names are kept of what was not compared."""
+
+
 @dataclass(frozen=True, slots=True)
 class SumsCompared:
     """How many checksums of the files were compared, and how many are of what did not go out."""
 
     compared: int = 0
     not_compared: int = 0
+    names: tuple[str, ...] = ()
+    """Some of those that were not compared."""
 
     def __add__(self, other: SumsCompared) -> SumsCompared:
-        """Return the counts of both."""
-        return SumsCompared(self.compared + other.compared, self.not_compared + other.not_compared)
+        """Return the counts of both, and some names."""
+        names = tuple(dict.fromkeys((*self.names, *other.names)))[:SOME_NAMES]
+        return SumsCompared(self.compared + other.compared, self.not_compared + other.not_compared, names)
 
 
 NO_SUMS: Final = SumsCompared()
@@ -202,8 +209,8 @@ class StoredSums:
 
     def compared(self) -> SumsCompared:
         """Return how many values have all their bytes summed, and how many have none."""
-        left = sum(not value.is_touched for value in self.values)
-        return SumsCompared(len(self.values) - left, left)
+        left = [value.stored.subject for value in self.values if not value.is_touched]
+        return SumsCompared(len(self.values) - len(left), len(left), tuple(dict.fromkeys(left))[:SOME_NAMES])
 
     def wrong(self) -> Iterator[tuple[int, StoredSum, int]]:
         """Yield the number of the shard, the checksum and what the bytes have, where these differ."""

@@ -197,7 +197,7 @@ WRITTEN_KEYS: Final = (
     " dry_run"
 )
 PLANNED_KEYS: Final = "(in_place) (layout) (skew) (warnings*) (cluster?) (parts?)"
-COMPARED: Final = record("compared not_compared", compared=COUNT, not_compared=COUNT)
+COMPARED: Final = record("compared not_compared names*", compared=COUNT, not_compared=COUNT, names=TEXT)
 ITEMS: Final = record("proved carried left_out", **dict.fromkeys(("proved", "carried", "left_out"), COUNT))
 LEFT_OUT: Final = record("name rows size_bytes reason kind", reason=TEXT, kind=TEXT)
 WRITTEN: Final[Mapping[str, Schema]] = {

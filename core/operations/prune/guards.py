@@ -32,6 +32,8 @@ _NEWER: Final[Why] = {"a newer edl-ckpt wrote its state; upgrade": ()}
 ELASTICDL: Final = "elasticdl"
 _ORDER: Final = ("dcp", "tensorflow", "tfra", "dynamicemb", "torch-checkpointing", "torch", "safetensors")
 """What jobs save comes before what is exported from it."""
+WRITTEN: Final = "still being written"
+"""The reason to keep a version that a job may still be writing."""
 _NO_COPY: Final = frozenset({State.INCOMPLETE, State.WRITING, State.MIXED, State.INVALID})
 """The states in which ElasticDL restores nothing from a version."""
 
@@ -196,7 +198,7 @@ def _while_written(version: Version, first: Sequence[str], guards: Guards, *, ag
     is_fresh = age <= guards.grace_seconds
     is_doubtful = version.state is State.INCOMPLETE or is_torn or bool(version.doubts) or bool(is_given_up and first)
     if version.state is State.WRITING or (is_doubtful and is_fresh):
-        why["still being written"] = ("--grace", f"{int(age)}s") if is_fresh and age >= 0 else ()
+        why[WRITTEN] = ("--grace", f"{int(age)}s") if is_fresh and age >= 0 else ()
     return why
 
 
@@ -282,7 +284,10 @@ def guard_warnings(trial: Sequence[Version], guards: Guards, unreadable: Mapping
         has = f" and {counted(older, 'older version')} have all their" if older else " has all its"
         warnings.append(f"{torn[-1].ref}{has} files but cannot be read: {unreadable[torn[-1].path]}")
     poor = [v for v in trial if v.state is State.COMPLETE and v.why_not_good]
-    warnings += [f"{v.ref} does not count as a version to keep: {v.why_not_good}" for v in poor]
+    for why in dict.fromkeys(v.why_not_good for v in poor):
+        *older, newest = (v for v in poor if v.why_not_good == why)
+        many = f" and {counted(len(older), 'older version')} do not count as versions" if older else ""
+        warnings.append(f"{newest.ref}{many or ' does not count as a version'} to keep: {why}")
     whole = [v for v in counted_versions(trial) if is_good(v, unreadable)]
     late = [str(v.version) for v in whole if _written_long_after(v, whole[-1], guards.grace_seconds)]
     if late:

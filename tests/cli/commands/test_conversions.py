@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import threading
 from pathlib import Path
@@ -32,6 +33,7 @@ from examples import examples
 from program import document, edl
 from rank_files import joined, tables_in
 from system_runs import SYSTEMS, settled, step_run, tree
+from torch_files import save
 
 ARRAYS = {
     "w": np.arange(12, dtype=np.float32).reshape(4, 3),
@@ -358,6 +360,32 @@ def test_sizes_of_files_that_cannot_be(tmp_path: Path, options: tuple[str, ...],
     refused(run, "reshard", settled(run), *options, code=2, words=words)
     torch = step_run(tmp_path / "torch", (2,))
     refused(torch, "reshard", torch, "--max-shard-size", "1KB", code=2, words="--max-shard-size is for safetensors")
+
+
+def test_files_of_at_most_a_size_of_other_systems(tmp_path: Path) -> None:
+    """What is not safetensors cannot have files of a size: one refusal, whose line makes safetensors of it."""
+    folder = tmp_path / "checkpoint-5"
+    folder.mkdir()
+    save(folder / "pytorch_model.bin", {"w": np.arange(400, dtype=np.float32)})
+    for ref in ("checkpoint-5/pytorch_model.bin", "checkpoint-5"):
+        done = edl("reshard", ref, "--max-shard-size", "1KB", cwd=tmp_path)
+        assert done.returncode == 2
+        (way,) = (line for line in done.stderr.splitlines() if line.startswith("  try: edl-ckpt export "))
+        line = way.removeprefix("  try: edl-ckpt ").replace("OUT", folder.name + ref[-3:])
+        done = edl(*shlex.split(line), cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+
+
+def test_what_was_not_compared_is_named(tmp_path: Path) -> None:
+    """Values that do not go out are not read, so their checksums say nothing: some names, and how many more."""
+    run = step_run(tmp_path / "torch", (2,))
+    table = document("inspect", run)["tables"][0]["name"]
+    result = document("export", run, tmp_path / "out", "--format", "dcp", "--table", table)["checksums"]
+    assert 0 < len(result["names"]) <= min(8, result["not_compared"])
+    said = edl("export", run, tmp_path / "again", "--format", "dcp", "--table", table).stdout
+    (line,) = (line for line in said.splitlines() if "not compared with" in line)
+    assert all(name in line for name in result["names"][:3])
+    assert (" and others" in line) == (len(result["names"]) > 3)
 
 
 @pytest.mark.parametrize("kind", ["dcp", "tfra", "dynamicemb", "tensorflow"])

@@ -356,3 +356,22 @@ def test_what_a_plan_shows(run: Path) -> None:
     assert len(document("prune", run, "--keep", "1", "--dry-run", "--list", "kept")["plan"]) == 4
     assert edl("prune", run, "--keep", "1", "--list", "both").returncode == 2
     assert numbers(run) == [9, 15, 20, 100]
+
+
+def test_fresh_versions_on_a_full_disk(tmp_path: Path) -> None:
+    """Where only their age protects versions, `prune` says so once, and names what a person can do about it."""
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    for number in (1, 2, 3):
+        step = tmp_path / f"run/step_{number}"
+        step.mkdir(parents=True)
+        step.joinpath("model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    done = edl("prune", "run", "--keep", "1", cwd=tmp_path)
+    assert (done.returncode, len(list((tmp_path / "run").glob("step_*")))) == (0, 3)
+    assert "run@3 and 2 older versions do not count as versions to keep: a job may still be writing it" in done.stderr
+    assert (
+        "\n3 versions changed in the last 10m, so a job may be writing them; if none is, add: --grace 0s\n"
+        in done.stderr
+    )
+    done = edl("prune", "run", "--keep", "1", "--grace", "0s", cwd=tmp_path)
+    assert [path.name for path in (tmp_path / "run").glob("step_*")] == ["step_3"]
+    assert "--grace" not in done.stderr
