@@ -10,8 +10,7 @@ targets.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn, Protocol, Self, TypeVar, overload
 
 import numpy as np
@@ -204,6 +203,25 @@ class FilteredRows(NamedTuple):
     condition: str
 
 
+@dataclass(frozen=True, slots=True)
+class InputFacts:
+    """What headers say of an input: what goes out of it, and how much it has."""
+
+    variables: tuple[PlacedVariable, ...]
+    """All dense variables."""
+    tables: tuple[SurveyedTable, ...]
+    id_bytes: int
+    """The bytes of all ids, as the source has them."""
+    value_bytes: int
+    """The bytes of all values."""
+    round_trips: bool = False
+    """True where each read takes a request."""
+    left_out: tuple[LeftOut, ...] = ()
+    """What it has and the target cannot contain, or was not asked for."""
+    filtered: Mapping[str, FilteredRows] = field(default_factory=dict)
+    """The tables that do not go out with all of their rows."""
+
+
 class SmallTables(Protocol):
     """The tables of an input that are so small that many are read and written together."""
 
@@ -238,39 +256,13 @@ class Input(Protocol):
         """Return how many bytes were read so far."""
 
     @property
-    def round_trips(self) -> bool:
-        """Return True where each read takes a request."""
-
-    @property
-    def variables(self) -> tuple[PlacedVariable, ...]:
-        """Return all dense variables."""
-
-    @property
-    def tables(self) -> tuple[SurveyedTable, ...]:
-        """Return all tables."""
-
-    @property
-    def left_out(self) -> tuple[LeftOut, ...]:
-        """Return what it has and shards cannot contain."""
-        return ()
-
-    @property
-    def filtered(self) -> Mapping[str, FilteredRows]:
-        """Return the tables that do not go out with all of their rows."""
-        return MappingProxyType({})
+    def facts(self) -> InputFacts:
+        """Return what headers say of it."""
 
     @property
     def small(self) -> SmallTables | None:
         """Return what reads small tables together; None for an input that has none."""
         return None
-
-    @property
-    def id_bytes(self) -> int:
-        """Return the bytes of all ids, as the source has them."""
-
-    @property
-    def value_bytes(self) -> int:
-        """Return the bytes of all values."""
 
     def value(self) -> Opens[Input]:
         """Return the source as a picklable value, without credentials, for other processes."""

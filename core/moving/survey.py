@@ -16,7 +16,7 @@ from edl_ckpt.core.base.packing import together
 from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.converting.changes import LeftOut
 from edl_ckpt.core.moving.goal import Rules, ShardRules
-from edl_ckpt.core.moving.input import Input, PieceCounts, SparsePair, SparsePairs, SurveyedTable
+from edl_ckpt.core.moving.input import FilteredRows, Input, PieceCounts, SparsePair, SparsePairs, SurveyedTable
 from edl_ckpt.core.proof.duplicates import NO_IDS, IdOrder, order_of
 from edl_ckpt.core.reading.blocks import IdBlock
 from edl_ckpt.core.reading.pieces import PIECE_BYTES, IdsAt
@@ -79,33 +79,34 @@ def survey_source(
     check_ps_num(ps_num)
     read_before = job.executor.bytes_read()
     counting = _Counting(source, ps_num, job, piece_bytes or PIECE_BYTES // 2, rules or ShardRules(ps_num))
-    job.reporter.start("reading ids", source.id_bytes)
+    facts = source.facts
+    job.reporter.start("reading ids", facts.id_bytes)
     small = counting.small_tables()
     stretches, counts = counting.large_tables()
-    behind = rows_left_out(source, chain(counts, small)) if source.filtered else ()
+    behind = rows_left_out(facts.filtered, chain(counts, small)) if facts.filtered else ()
     return SourceSurvey(
         to_ps=ps_num,
         number=number,
-        variables=source.variables,
-        tables=source.tables,
+        variables=facts.variables,
+        tables=facts.tables,
         counts=counts,
         stretches=tuple(stretches),
         small=small,
         bytes_read=source.bytes_read + job.executor.bytes_read() - read_before,
-        left_out=(*source.left_out, *behind),
+        left_out=(*facts.left_out, *behind),
         bounds=counting.bounds,
-        round_trips=source.round_trips,
+        round_trips=facts.round_trips,
     )
 
 
-def rows_left_out(source: Input, counts: Iterable[PieceCounts]) -> tuple[LeftOut, ...]:
+def rows_left_out(filtered: Mapping[str, FilteredRows], counts: Iterable[PieceCounts]) -> tuple[LeftOut, ...]:
     """Return how many rows stay behind of each table that does not go out with all of them."""
-    moved = dict.fromkeys(source.filtered, 0)
+    moved = dict.fromkeys(filtered, 0)
     for piece in counts:
         if piece.table in moved:
             moved[piece.table] += int(piece.rows.sum())
     behind = []
-    for name, table in source.filtered.items():
+    for name, table in filtered.items():
         count = table.rows - moved[name]
         behind.append(LeftOut(name, count, count * table.row_bytes, table.condition))
     return tuple(behind)
@@ -204,7 +205,7 @@ class _Counting:
 
     def _tasks(self, stretches: Sequence[IdsAt]) -> Iterator[list[tuple[int, IdsAt]]]:
         """Yield stretches with their numbers, some in a task; where tasks cost nothing, their pieces one by one."""
-        limit = self._job.executor.task_bytes(self._source.id_bytes)
+        limit = self._job.executor.task_bytes(self._source.facts.id_bytes)
         if limit:
             from_ps = max((stretch.shard + 1 for stretch in stretches), default=1)
             shard_targets = max(self._ps_num // gcd(from_ps, self._ps_num), 1)
@@ -221,10 +222,10 @@ class _Counting:
 
         In other processes a stretch is moved by one task, and has as many values as a task should have.
         """
-        total = self._source.id_bytes
+        total = self._source.facts.id_bytes
         stretch_bytes = max(LEAST_STRETCH_BYTES, total // MAX_STRETCHES)
         stretch_bytes += -stretch_bytes % self._piece_bytes
-        task_bytes = self._job.executor.task_bytes(total + self._source.value_bytes)
+        task_bytes = self._job.executor.task_bytes(total + self._source.facts.value_bytes)
         return list(self._source.stretches(task_bytes or stretch_bytes, self._job, values=bool(task_bytes)))
 
 

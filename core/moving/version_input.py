@@ -18,7 +18,7 @@ import numpy.typing as npt
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.packing import near
-from edl_ckpt.core.converting.changes import LeftOut, Outgoing, OutTable
+from edl_ckpt.core.converting.changes import Outgoing, OutTable
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import PART_NUMBERS, Part, tally_parts
 from edl_ckpt.core.model.tables import Encoding, ShardIndex, TableEntry
@@ -27,6 +27,7 @@ from edl_ckpt.core.moving.input import (
     FileValues,
     FilteredRows,
     Input,
+    InputFacts,
     PieceCounts,
     SmallParts,
     SurveyedTable,
@@ -92,44 +93,26 @@ class VersionInput(CheckpointHolder, Input):
     def _is_cast(self, table: OutTable) -> bool:
         return cast_to(self.checkpoint.table_dtype(table.source), table.dtype) is not None
 
-    @property
-    def round_trips(self) -> bool:
-        """Return True where each read takes a request."""
-        return self.checkpoint.is_far
-
-    @property
-    def variables(self) -> tuple[PlacedVariable, ...]:
-        """Return all dense variables that go out."""
-        return tuple(PlacedVariable(v.name, v.dtype, v.shape, v.size_bytes) for v in self.out.variables)
-
-    @property
-    def tables(self) -> tuple[SurveyedTable, ...]:
-        """Return all tables that go out."""
-        return tuple(SurveyedTable(table.info, table.dtype if table.rows else None) for table in self.out.tables)
-
-    @property
-    def left_out(self) -> tuple[LeftOut, ...]:
-        """Return what stays behind, but for rows of tables that go out."""
-        return self.out.left_out
-
     @cached_property
-    def filtered(self) -> Mapping[str, FilteredRows]:
-        """The tables that do not go out with all of their rows."""
-        return {
-            table.name: FilteredRows(table.rows, table.row_bytes, table.leaves_out.rows.text)
-            for table in self.out.tables
-            if table.leaves_out is not None
-        }
+    def facts(self) -> InputFacts:
+        """What goes out, and how much the whole version has."""
+        return InputFacts(
+            variables=tuple(PlacedVariable(v.name, v.dtype, v.shape, v.size_bytes) for v in self.out.variables),
+            tables=tuple(SurveyedTable(table.info, table.dtype if table.rows else None) for table in self.out.tables),
+            id_bytes=total_id_bytes(self.checkpoint),
+            value_bytes=value_bytes(self.checkpoint),
+            round_trips=self.checkpoint.is_far,
+            left_out=self.out.left_out,
+            filtered=self._filtered(),
+        )
 
-    @property
-    def id_bytes(self) -> int:
-        """Return the bytes of all ids in the shards."""
-        return total_id_bytes(self.checkpoint)
-
-    @property
-    def value_bytes(self) -> int:
-        """Return the bytes of all values."""
-        return value_bytes(self.checkpoint)
+    def _filtered(self) -> dict[str, FilteredRows]:
+        """Return the tables that do not go out with all of their rows."""
+        filtered = {}
+        for table in self.out.tables:
+            if table.leaves_out is not None:
+                filtered[table.name] = FilteredRows(table.rows, table.row_bytes, table.leaves_out.rows.text)
+        return filtered
 
     def value(self) -> HeldValue[VersionInput]:
         """Return the version as a value, for other processes."""
@@ -145,8 +128,8 @@ class VersionInput(CheckpointHolder, Input):
             table = self._tables.get(self._source_of(ids))
             if table is not None and table.leaves_out is None and table.name not in alone:
                 yield ids
-        if self.filtered:
-            step = self.value_bytes // _MOST_PIECES
+        if self.facts.filtered:
+            step = self.facts.value_bytes // _MOST_PIECES
             places = count_rows(self.checkpoint, ids_at(self.checkpoint, step, values=True), job)
             for ids in places:
                 table = self._tables.get(self._source_of(ids))

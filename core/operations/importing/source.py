@@ -28,7 +28,7 @@ from edl_ckpt.core.converting.changes import LeftOut
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.tables import TableInfo
-from edl_ckpt.core.moving.input import FileRows, FileValues, Input, SurveyedTable, read_bytes
+from edl_ckpt.core.moving.input import FileRows, FileValues, Input, InputFacts, SurveyedTable, read_bytes
 from edl_ckpt.core.moving.plan import MovePlan, lay_out_survey
 from edl_ckpt.core.moving.result import WriteResult
 from edl_ckpt.core.moving.run import write_version
@@ -226,39 +226,21 @@ class NamedArrays(Input):
         self._left_out = tuple(left_out)
 
     @property
-    def left_out(self) -> tuple[LeftOut, ...]:
-        """Return what was noted."""
-        return self._left_out
-
-    @property
     def bytes_read(self) -> int:
         """Return how many bytes of the files were read so far."""
         return sum(reader.bytes_read for reader in self.readers)
 
     @property
-    def round_trips(self) -> bool:
-        """Return True where each read takes a request."""
-        return any(reader.block_bytes for reader in self.readers)
-
-    @property
-    def variables(self) -> tuple[PlacedVariable, ...]:
-        """Return all dense variables."""
-        return tuple(PlacedVariable(name, a.dtype, a.shape, a.size_bytes) for name, a in self._dense.items())
-
-    @property
-    def tables(self) -> tuple[SurveyedTable, ...]:
-        """Return all tables."""
-        return tuple(table.form for table in self._tables)
-
-    @property
-    def id_bytes(self) -> int:
-        """Return the bytes of all ids in memory."""
-        return _ID_BYTES * sum(table.rows for table in self._tables)
-
-    @property
-    def value_bytes(self) -> int:
-        """Return the bytes of all values."""
-        return self.size_bytes - sum(table.ids.size_bytes for table in self._tables)
+    def facts(self) -> InputFacts:
+        """Return what the arrays say of themselves; ids have their bytes in memory."""
+        return InputFacts(
+            variables=tuple(PlacedVariable(name, a.dtype, a.shape, a.size_bytes) for name, a in self._dense.items()),
+            tables=tuple(table.form for table in self._tables),
+            id_bytes=_ID_BYTES * sum(table.rows for table in self._tables),
+            value_bytes=self.size_bytes - sum(table.ids.size_bytes for table in self._tables),
+            round_trips=any(reader.block_bytes for reader in self.readers),
+            left_out=self._left_out,
+        )
 
     def value(self) -> NamedArrays:
         """Return the arrays as a value, for other processes; those in memory stay in this one."""

@@ -392,6 +392,7 @@ def wide_checkpoint(rows: int, ps_num: int) -> SimpleNamespace:
         version=version,
         shards=shards,
         table_names=["t"],
+        is_far=False,
         table_dtype=lambda _name: DTYPES["float32"],
         entries=lambda _name: entries,
         reader=lambda *_: near,
