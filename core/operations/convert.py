@@ -12,7 +12,7 @@ import os
 import tempfile
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UnsupportedError, UsageError
@@ -44,7 +44,7 @@ from edl_ckpt.core.moving.version_input import VersionInput
 from edl_ckpt.core.operations.prune.guards import is_good, looked_at
 from edl_ckpt.core.operations.reshard.execute import execute_reshard, planned_result, prepare_reshard
 from edl_ckpt.core.proof.trust import check_trust
-from edl_ckpt.core.reading.reader import open_checkpoint
+from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.bundle import format as bundle
 from edl_ckpt.core.sources.elasticdl.target import DESIGN
 from edl_ckpt.core.sources.safetensors.sets import ENDING
@@ -93,12 +93,11 @@ def convert_version(
     >>> convert_version("run@200", output="smaller", changes=Changes(drop=("bias",))).ref
     'smaller@200'
     """
-    begin, version = time.perf_counter(), as_version(version)
+    begin = time.perf_counter()
+    version = as_version(version)
     if most_file_bytes is not None and most_file_bytes < 1:
         raise UsageError("files have at least 1 byte", hint="try: --max-shard-size 5GB")
     system, changes = system or version.layout.system, changes or Changes()
-    if system != DESIGN.system and max_memory_bytes is not None:
-        raise UsageError("a bound of memory is for versions of ElasticDL")
     if system == DESIGN.system:
         return _to_shards(
             version,
@@ -118,6 +117,8 @@ def convert_version(
             wait_seconds=wait_seconds,
             reporter=reporter,
         )
+    if max_memory_bytes is not None:
+        raise UsageError("a bound of memory is for versions of ElasticDL")
     where = version.location if output is None else Location.of(output)
     executor = wrapped(executor)
     if executor is not None and where.local_path is None:
@@ -127,58 +128,116 @@ def convert_version(
     job = job_of(executor, [version], workers=workers, target=where, reporter=reporter)
     new = _new_version(version, where, system, number, in_place=output is None)
     new = replace(new, purpose=purpose, keep_old=keep_old, reporter=reporter)
-    trust = check_trust(version, force=force, reporter=reporter)
-    contents = Contents.of(version) if system == version.layout.system else None
-    names = names or NameMap()
-    changes = replace(changes, rename=(*names.rename.items(), *changes.rename))
+    wanted = _WantedFiles(system, ranks, changes, names or NameMap(), most_file_bytes)
+    done = _to_files(version, wanted, new, where, job, force=force, dry_run=dry_run, wait_seconds=wait_seconds)
+    return replace(done, seconds=time.perf_counter() - begin)
+
+
+@dataclass(frozen=True, slots=True)
+class _WantedFiles:
+    """What is asked for of files of a system other than ElasticDL."""
+
+    system: str
+    ranks: int | None
+    """None for as many as the version has."""
+    changes: Changes
+    names: NameMap
+    """A map of names, before the changes."""
+    most_file_bytes: int | None
+
+
+def _to_files(
+    version: Version,
+    wanted: _WantedFiles,
+    new: NewVersion,
+    where: Location,
+    job: Job,
+    *,
+    force: bool,
+    dry_run: bool,
+    wait_seconds: float,
+) -> WriteResult:
+    """Write files of another system, as `convert_version` says."""
+    trust = check_trust(version, force=force, reporter=job.reporter)
+    contents = Contents.of(version) if wanted.system == version.layout.system else None
     with open_checkpoint(version) as source:
         sums = source.watch()
-        plan = plan_conversion(
-            with_tables(source, names) if names.tables else source,
-            system,
-            ranks or version.ps_num or 1,
-            changes,
-            job,
-            number=new.number,
-            most_file_bytes=most_file_bytes,
-            contents=contents,
-        )
+        plan = _plan_files(source, wanted, job, number=new.number, contents=contents)
         if contents is not None:
             new = replace(new, contents=contents, carried=contents.all_but(plan.destination.own_names))
-        for line in left_out_lines(one for one in plan.out.left_out if changes == Changes() or one.lacks_place):
-            reporter.warn(line)
-        written = plan.destination.written_ranks
-        if ranks is not None and written < ranks and version.ps_num == 1:
-            reporter.warn(f"{version.ref}: {_STAYS.format(counted(written, 'rank'))}")
+        _warn_of_plan(plan, version, wanted, job)
+        planned = replace(_planned_result(plan, version, new, where), forced=trust.forced)
+        if dry_run:
+            return replace(planned, bytes_read=source.bytes_read)
         moved = plan.input(trust, sums)
-        if not dry_run:
-            moved.proof.confirm_first(job)
-        proved, writing = (None, None) if dry_run else _write(plan, moved, job, new, where, wait_seconds)
-        bytes_read = source.bytes_read
-    shards = _shards_at(new, where, proved) if proved else ()
+        moved.proof.confirm_first(job)
+        proved, writing = _write(plan, moved, job, new, where, wait_seconds)
+        return replace(
+            planned,
+            bytes_read=source.bytes_read,
+            bytes_written=plan.size_bytes,
+            peak_memory_bytes=peak_memory_bytes(),
+            fingerprint=proved.fingerprint.text,
+            shards=_shards_at(new, where, proved),
+            forced=trust.forced,
+            items=items_out(plan.out, is_written=True),
+            untouched=untouched(moved.proof, proved.fingerprint),
+            overflowed=writing.overflowed,
+            checksums=moved.proof.compared,
+            dry_run=False,
+        )
+
+
+def _plan_files(
+    source: Checkpoint, wanted: _WantedFiles, job: Job, *, number: int, contents: Contents | None
+) -> Conversion:
+    """Return the plan of the files that are wanted; errors as `plan_conversion`."""
+    names, version = wanted.names, source.version
+    return plan_conversion(
+        with_tables(source, names) if names.tables else source,
+        wanted.system,
+        wanted.ranks or version.ps_num or 1,
+        replace(wanted.changes, rename=(*names.rename.items(), *wanted.changes.rename)),
+        job,
+        number=number,
+        most_file_bytes=wanted.most_file_bytes,
+        contents=contents,
+    )
+
+
+def _warn_of_plan(plan: Conversion, version: Version, wanted: _WantedFiles, job: Job) -> None:
+    """Warn of what stays behind unasked, and of ranks that one file cannot be split for."""
+    is_unchanged = plan.changes == Changes()
+    surprising = [one for one in plan.out.left_out if is_unchanged or one.lacks_place]
+    for line in left_out_lines(surprising):
+        job.reporter.warn(line)
+    written = plan.destination.written_ranks
+    if wanted.ranks is not None and written < wanted.ranks and version.ps_num == 1:
+        job.reporter.warn(f"{version.ref}: {_STAYS.format(counted(written, 'rank'))}")
+
+
+def _planned_result(plan: Conversion, version: Version, new: NewVersion, where: Location) -> WriteResult:
+    """Return what a dry run answers."""
+    files = sum(name.endswith(ENDING) for name in plan.destination.new_files)
     return WriteResult(
         ref=f"{where}@{new.key}",
         output=where.url,
         from_ps=version.ps_num or 0,
-        to_ps=sum(f.endswith(ENDING) for f in plan.destination.new_files) or plan.destination.written_ranks,
+        to_ps=files or plan.destination.written_ranks,
         version=None if new.number == UNNUMBERED else new.number,
         size_bytes=plan.size_bytes,
-        bytes_read=bytes_read,
-        bytes_written=plan.size_bytes if proved else 0,
+        bytes_read=0,
+        bytes_written=0,
         rows=plan.rows,
-        seconds=time.perf_counter() - begin,
+        seconds=0.0,
         peak_memory_bytes=peak_memory_bytes(),
-        fingerprint=proved.fingerprint.text if proved else "",
-        shards=shards,
-        forced=trust.forced,
-        system=system,
+        fingerprint="",
+        shards=(),
+        system=plan.destination.system,
         source=version.ref,
-        items=items_out(plan.out, is_written=not dry_run),
+        items=items_out(plan.out, is_written=False),
         left_out=plan.out.left_out,
-        untouched=untouched(moved.proof, proved.fingerprint) if proved else {},
-        overflowed=writing.overflowed if writing else 0,
-        dry_run=dry_run,
-        checksums=moved.proof.compared,
+        dry_run=True,
     )
 
 
