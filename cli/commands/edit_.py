@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 @declared(
-    "edit run --output s --drop-rows 'user_embedding where id < 9'",
-    "edit run@100 --output serving --cast '*_embedding=float16'",
+    "edit run --output s --drop user_embedding",
+    "edit run --output s --cast '*_embedding=float16'",
     exits=WRITES,
 )
 def edit_command(

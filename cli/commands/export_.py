@@ -39,7 +39,7 @@ def _again(goal: Location) -> str:
 
 
 @declared(
-    "export run@100 model.safetensors --dry-run", "export run@100 - --format csv --table user_embedding", exits=WRITES
+    "export run@100 model.safetensors --dry-run", "export run - --format csv --table user_embedding", exits=WRITES
 )
 def export_command(
     out: Output,

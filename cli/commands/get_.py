@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @declared(
     "get run@100 --table user_embedding --id 42",
-    "get run@100 --variable dense/kernel:0 --slice 0:10,3 --npy kernel.npy",
+    "get run --variable dense/kernel:0 --slice 0:10,3",
     exits=WRITES,
     c3="an id is not in the table",
     rows=True,
@@ -183,7 +183,7 @@ def head_command(
 
 @declared(
     "sample run@100 --table user_embedding",
-    "sample run@100 --table user_embedding -n 1000 --seed 7 --jsonl",
+    "sample run --table user_embedding -n 9 --seed 7",
     exits=READS,
     rows=True,
 )

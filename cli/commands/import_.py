@@ -29,7 +29,7 @@ class _How(TypedDict):
 
 @declared(
     "import model.safetensors run@500 --ranks 4",
-    "import arrays.npz run@500 --ranks 4 --map names.toml --dry-run",
+    "import arrays.npz run@500 --ranks 4 --map m.toml",
     exits=WRITES,
 )
 def import_command(

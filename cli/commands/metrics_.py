@@ -57,9 +57,7 @@ def metrics_show_command(out: Output, ref: o.Ref = None) -> None:
         _show_metrics(out, version.location, version.key, changed=False)
 
 
-@declared(
-    "metrics import master.log run", "metrics import metrics.csv run --nearest 50 --dry-run", exits=NOTES, rows=True
-)
+@declared("metrics import master.log run", "metrics import metrics.csv run --nearest 50", exits=NOTES, rows=True)
 def metrics_import_command(
     out: Output,
     source: Annotated[str, o.argument("SOURCE", "A master's log, TensorBoard directory, CSV or JSON lines.")],

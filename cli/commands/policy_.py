@@ -46,7 +46,7 @@ def policy_show_command(out: Output, location: o.Place = None) -> None:
     out.show(lambda: document, [*lines, *([f"new versions in the {escaped(layout)} layout"] if layout else [])])
 
 
-@declared("policy set run --keep 5", "policy set run --keep 3 --keep-best 1 --metric auc", exits=NOTES)
+@declared("policy set run --keep 5", "policy set run --keep-best 1 --metric auc", exits=NOTES)
 def policy_set_command(
     out: Output,
     rules: StoredRuleOptions,

@@ -43,7 +43,7 @@ _SAME_CODE = (AuthError, UnavailableError, UnsupportedError)
 
 @declared(
     "prune run --keep 5 --dry-run",
-    "prune runs/* --keep-best 1 --metric auc",
+    "prune runs/a runs/b --keep-best 1 --metric auc",
     exits=NOTES,
     c3="a file could not be deleted, or a version read",
     rows=True,

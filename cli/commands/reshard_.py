@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
 
 
-@declared("reshard run --ranks 8 --dry-run", "reshard run@100 --ranks 8 --output s3://models/run", exits=WRITES)
+@declared("reshard run --ranks 8 --dry-run", "reshard run@100 --ranks 8 --output s3://lake/run", exits=WRITES)
 def reshard_command(
     out: Output,
     ref: o.Ref = None,

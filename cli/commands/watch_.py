@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 _END_SECONDS: Final = 5.0
 
 
-@declared(
-    "watch run", 'watch run --on complete --exec "python evaluate.py"', exits=LISTS, c1="a command of --exec failed"
-)
+@declared("watch run", 'watch run --on complete --exec "python eval.py"', exits=LISTS, c1="a command of --exec failed")
 def watch_command(
     out: Output,
     location: Place = None,
