@@ -37,8 +37,7 @@ from edl_ckpt.core.sources.torch.renewing import (
 )
 from edl_ckpt.core.sources.torch.rewriting import Edit, Path, edited
 from edl_ckpt.core.sources.torch.sharding import Piece, Placement, dtensor_geometry, share_of
-from edl_ckpt.core.sources.torch.writing import PlannedZips, SavedFile, new_index, saved_file, zip_plan
-from edl_ckpt.core.sources.zip_layout import ZipPlan
+from edl_ckpt.core.sources.torch.writing import PlannedZips, SavedFile, ZipOfTree, new_index, saved_file, zip_plan
 
 _OF_RANK: Final = ".rank_"
 
@@ -163,14 +162,14 @@ class ToTorch(Destination):
             raise UnsupportedError("files of torch.save that are of no rank have no other number", hint=f"try: {way}")
         if self.old_ranks and not self.keeps_ranks:
             self._check_alike()
-        plans: dict[str, ZipPlan] = {}
+        zips: dict[str, ZipOfTree] = {}
         sizes: dict[str, list[int]] = {}
         for group, file in self.new_names():
             draft = self._drafted(group, file)
             root = edited(file.saved.root, Edit(draft.values, draft.keys, frozenset(draft.gone)))
-            plans[file.path] = zip_plan(file.saved, root, draft.sizes, self.ranks)
+            zips[file.path] = zip_plan(file.saved, root, draft.sizes, self.ranks)
             sizes[file.path] = draft.sizes
-        self._layout = PlannedZips(plans, sizes, self.other_files())
+        self._layout = PlannedZips(zips, sizes, self.other_files())
         for places in self._places.values():
             places.sort()
 

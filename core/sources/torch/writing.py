@@ -6,7 +6,7 @@ import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
@@ -55,22 +55,35 @@ def saved_file(path: str, reader: RangeReader) -> SavedFile:
     return SavedFile(path, root, protocol, archive, contents, objects_in(root))
 
 
-def zip_plan(saved: SavedFile, root: Value, sizes: Sequence[int], ranks: int) -> ZipPlan:
-    """Return the zip of a tree: `data/N` has the values of new storage N, of so many bytes, and others are carried."""
-    carried: dict[str, ZipMember] = {}
+class ZipOfTree(NamedTuple):
+    """The zip of a tree, and the member that each new storage is in it, by its number."""
+
+    plan: ZipPlan
+    members: Sequence[str]
+
+
+def zip_plan(saved: SavedFile, root: Value, sizes: Sequence[int], ranks: int) -> ZipOfTree:
+    """Return the zip of a tree with new storages of so many bytes; others are carried.
+
+    Storages are numbered as they come in the pickle, as torch does: torch_checkpointing computes where each one lies
+    from their order there, and reads no directory.
+    """
+    members: dict[str, ZipMember] = {}
 
     def carry(key: str) -> str:
-        if key.startswith(NEW):
-            return key.removeprefix(NEW)
-        if key not in carried:
-            is_mesh = key == MESH
-            data = struct.pack(f"<{ranks}i", *range(ranks)) if is_mesh else _content(saved.archive, key)
-            carried[key] = ZipMember(f"data/{len(sizes) + len(carried)}", len(data), data)
-        return carried[key].name.removeprefix("data/")
+        if key not in members:
+            name = f"data/{len(members)}"
+            if key.startswith(NEW):
+                members[key] = ZipMember(name, sizes[int(key.removeprefix(NEW))])
+            else:
+                is_mesh = key == MESH
+                data = struct.pack(f"<{ranks}i", *range(ranks)) if is_mesh else _content(saved.archive, key)
+                members[key] = ZipMember(name, len(data), data)
+        return members[key].name.removeprefix("data/")
 
     before, behind = small_members(written(root, saved.protocol, carry))
-    values = [ZipMember(f"data/{number}", size) for number, size in enumerate(sizes)]
-    return lay_out_zip([*before, *values, *carried.values(), *behind], TorchZip())
+    plan = lay_out_zip([*before, *members.values(), *behind], TorchZip())
+    return ZipOfTree(plan, [members[f"{NEW}{number}"].name for number in range(len(sizes))])
 
 
 def _content(archive: StoredZip, key: str) -> bytes:
@@ -81,7 +94,7 @@ def _content(archive: StoredZip, key: str) -> bytes:
 class PlannedZips:
     """Where everything goes in files of torch.save, and other files whole."""
 
-    plans: Mapping[str, ZipPlan]
+    zips: Mapping[str, ZipOfTree]
     sizes: Mapping[str, Sequence[int]]
     """Of each file the bytes of each of its storages."""
     others: Mapping[str, bytes]
@@ -89,18 +102,19 @@ class PlannedZips:
     @property
     def files(self) -> Mapping[str, int]:
         """Return the bytes of each file, the others last."""
-        zips = {file: plan.size for file, plan in self.plans.items()}
+        zips = {file: made.plan.size for file, made in self.zips.items()}
         return zips | {file: len(data) for file, data in self.others.items()}
 
     def at(self, file: str, number: int) -> int:
         """Return the offset of a storage."""
-        return self.plans[file].places[f"data/{number}"]
+        made = self.zips[file]
+        return made.plan.places[made.members[number]]
 
     def literals(self, sums: Mapping[tuple[str, int], int]) -> Iterator[tuple[str, int, bytes]]:
         """Yield what stands around values, given the CRC-32 of each storage by its file and number."""
-        for file, plan in self.plans.items():
-            of_file = {f"data/{n}": sums[file, n] for n in range(len(self.sizes[file]))}
-            for offset, data in plan.parts(0, of_file):
+        for file, made in self.zips.items():
+            of_file = {member: sums[file, number] for number, member in enumerate(made.members)}
+            for offset, data in made.plan.parts(0, of_file):
                 yield file, offset, data
         for file, data in self.others.items():
             yield file, 0, data

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import zipfile
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 from edl_ckpt.core import convert_version, diff_versions, open_checkpoint, verify_version
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.converting.changes import Changes
-from edl_ckpt.core.sources.torch.machine import read
+from edl_ckpt.core.sources.torch.machine import Items, Made, Persistent, read
 from edl_ckpt.core.sources.torch.rewriting import written
 from foreign import run_judge
 from torch_files import dtensor, save, shard
@@ -31,6 +32,18 @@ def pickle_of(path: Path) -> bytes:
     with zipfile.ZipFile(path) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
         return archive.read(name)
+
+
+def storages(value: object) -> Iterator[str]:
+    """Yield the keys of all storages of a pickle in the order in which they come."""
+    if isinstance(value, Persistent):
+        yield str(value.id.values[2])
+    elif isinstance(value, Items):
+        for one in [value.args, *value.values, value.state]:
+            yield from storages(one)
+    elif isinstance(value, Made):
+        for one in (value.args, value.state):
+            yield from storages(one)
 
 
 def fingerprint(path: Path | str) -> str | None:
@@ -143,6 +156,18 @@ def test_what_differs_by_rank(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"'seed\.rank_0' differs from rank to rank"):
         convert_version(source, 3, output=str(tmp_path / "other"))
     convert_version(source, 3, output=str(tmp_path / "other"), changes=Changes(drop=("seed*",)))
+
+
+def test_storages_are_in_the_order_of_the_pickle(tmp_path: Path) -> None:
+    """Readers that compute where storages lie find them: meshes among them too, each where its number says."""
+    shutil.copytree(FIXTURES / "verl2", tmp_path / "runs/global_step_5")
+    convert_version(f"{tmp_path / 'runs'}@5", 3, output=str(tmp_path / "new"))
+    for path in sorted((tmp_path / "new/global_step_5").iterdir()):
+        with zipfile.ZipFile(path) as archive:
+            places = {one.filename.rpartition("/")[2]: one.header_offset for one in archive.infolist()}
+        keys = list(dict.fromkeys(storages(read(pickle_of(path))[0])))
+        assert keys == [str(number) for number in range(len(keys))]
+        assert [places[key] for key in keys] == sorted(places[key] for key in keys)
 
 
 @pytest.mark.frameworks
