@@ -243,14 +243,35 @@ def export_document(result: ExportResult) -> dict[str, Any]:
     """Return `edl-ckpt/export/1`."""
     own = as_dict(replace(result, content=None))
     del own["content"]  # --digests writes it
-    return {"schema": "edl-ckpt/export/1", **own, "dry_run": False}
+    return {
+        "schema": "edl-ckpt/export/1",
+        **own,
+        "source": result.source,
+        "size_bytes": result.size_bytes,
+        "bytes_written": result.bytes_written,
+        "dropped": as_dict(result.dropped),
+        "dry_run": False,
+    }
 
 
 def planned_export_document(plan: ExportPlan, work: Working | None = None) -> dict[str, Any]:
     """Return `edl-ckpt/export/1` of a dry run, and the cluster that would work."""
-    unknown: dict[str, Any] = {"fingerprint": None, "seconds": None, "overflowed": 0, "proved": False, "forced": None}
-    unknown["items"] = _planned_items(len(plan.left_out))
-    return {"schema": "edl-ckpt/export/1", **as_dict(plan), **unknown, "dry_run": True, "cluster": _cluster(work)}
+    sizes = [file.size_bytes for file in plan.files]
+    known_sizes = [size for size in sizes if size is not None]
+    return {
+        "schema": "edl-ckpt/export/1",
+        **as_dict(plan),
+        **dict.fromkeys(("fingerprint", "seconds", "peak_memory_bytes", "forced")),
+        "source": plan.ref,
+        "size_bytes": sum(known_sizes) if len(known_sizes) == len(sizes) else None,
+        "bytes_written": 0,
+        "overflowed": 0,
+        "proved": False,
+        "dropped": as_dict(plan.left_out),
+        "items": _planned_items(len(plan.left_out)),
+        "dry_run": True,
+        "cluster": _cluster(work),
+    }
 
 
 def plan_export_human(plan: ExportPlan, work: Working | None = None) -> Lines:

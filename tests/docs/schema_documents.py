@@ -278,9 +278,12 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     ),
     "export": record(
         "ref output format files* variables tables rows fingerprint? seconds? overflowed proved forced? dry_run"
-        " (value_bytes) (bytes_read) (cluster?) (errors*) partial lost (checksums) left_out* items",
+        " (value_bytes) bytes_read (cluster?) (errors*) partial lost (checksums) left_out* items"
+        " source size_bytes? bytes_written peak_memory_bytes? dropped*",
         checksums=COMPARED,
         left_out=LEFT_OUT,
+        dropped=LEFT_OUT,
+        source=TEXT,
         items=ITEMS,
         errors=record("name greatest mean", greatest=NUMBER),
         partial=FLAG,

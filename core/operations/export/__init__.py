@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from edl_ckpt.core.base.errors import UnsupportedError, UsageError
+from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import FormatName, meant
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
@@ -186,7 +187,7 @@ def run_export(request: ExportRequest, format_name: str | None, executor: Execut
     """Fulfil a request, as `export_version` does; errors as there and in `requested`."""
     begin = time.perf_counter()
     result = requested(request, format_name, executor).export()
-    return replace(result, seconds=time.perf_counter() - begin)
+    return replace(result, seconds=time.perf_counter() - begin, peak_memory_bytes=peak_memory_bytes())
 
 
 def export_version(
@@ -301,4 +302,5 @@ def write_map(version: VersionLike, output: LocationLike, *, force: bool = False
         with target.open_text() as file:
             file.write(template(checkpoint))
         counts = len(checkpoint.variable_names), len(checkpoint.table_names), 0
-        return ExportResult(version.ref, goal.url, "map", target.publish(), *counts, "", 0.0, 0, proved=False)
+        done = ExportResult(version.ref, goal.url, "map", target.publish(), *counts, "", 0.0, 0, proved=False)
+        return replace(done, bytes_read=checkpoint.bytes_read, peak_memory_bytes=peak_memory_bytes())

@@ -314,6 +314,28 @@ class ExportResult:
     items: ItemCounts = NO_ITEMS
     content: Fingerprint | None = field(default=None, repr=False, compare=False)
     """The fingerprint of the version that was exported, with the digest of each name; None where it was not read."""
+    bytes_read: int = 0
+    peak_memory_bytes: int = 0
+
+    @property
+    def source(self) -> str:
+        """Return what was read, as results of other operations name it: the same as `ref`."""
+        return self.ref
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all files."""
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def bytes_written(self) -> int:
+        """Return the same: each byte was written once."""
+        return self.size_bytes
+
+    @property
+    def dropped(self) -> tuple[LeftOut, ...]:
+        """Return what was left out, as results of other operations name it."""
+        return self.left_out
 
     def __repr__(self) -> str:
         return describe(
@@ -375,6 +397,8 @@ class ExportFormat(ABC):
         self.left_out: tuple[LeftOut, ...] = ()
         self.compared = NO_SUMS
         """The checksums of the version's files that were compared."""
+        self._bytes_read: Callable[[], int] = lambda: 0
+        """Returns how many bytes were read since the version was opened."""
 
     @contextmanager
     def opened(self) -> Iterator[tuple[Checkpoint, Trust]]:
@@ -385,6 +409,9 @@ class ExportFormat(ABC):
         with open_rest(request.version, partial=request.partial) as (checkpoint, self.lost):
             for line in self.lost.lines():
                 request.reporter.warn(line)
+            cluster = request.cluster
+            read_before = 0 if cluster is None else cluster.bytes_read()
+            self._bytes_read = lambda: checkpoint.bytes_read + (cluster.bytes_read() - read_before if cluster else 0)
             yield checkpoint, trust
 
     @abstractmethod
@@ -412,6 +439,7 @@ class ExportFormat(ABC):
         done = ExportResult(*self._named, files, *counts, text, 0.0, overflowed, proved, trust.forced, errors)
         items = ItemCounts(done.variables + done.tables if proved else 0, left_out=len(self.left_out))
         done = replace(done, checksums=self.compared, left_out=self.left_out, items=items, content=fingerprint)
+        done = replace(done, bytes_read=self._bytes_read())
         return replace(done, partial=True, lost=self.lost) if self.lost else done
 
     @property

@@ -142,6 +142,7 @@ class MergedCheckpoint(ExportFormat):
             left_out=result.left_out,
             items=result.items,
             content=content,
+            bytes_read=result.bytes_read,
         )
 
 
@@ -307,6 +308,7 @@ class Dcp(SystemFormat):
                 left_out=left_out,
                 items=items,
                 content=self._read.content,
+                bytes_read=self._read.bytes_read + done.bytes_read,
             )
 
     @contextmanager
