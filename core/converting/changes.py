@@ -404,7 +404,9 @@ def tables_of(texts: Iterable[str]) -> dict[str, dict[str, str]]:
 def with_tables(checkpoint: Checkpoint, names: NameMap) -> Checkpoint:
     """Return a version with the tables of a map in the place of the variables that they are made of; errors name both.
 
-    It shares the open files. Raises NameNotFoundError for an unknown variable, UsageError for shapes that are no table.
+    Of a companion, `companion_of` and `slot` say whose it is, and `same_ids` names a copy of its table's ids, which is
+    left out. It shares the open files. Raises NameNotFoundError for an unknown variable, UsageError for shapes that
+    are no table.
     """
     shards = list(checkpoint.shards)
     for table, parts in names.tables.items():
@@ -420,12 +422,13 @@ def with_tables(checkpoint: Checkpoint, names: NameMap) -> Checkpoint:
             message = f"table {table!r}: {parts['vectors']!r} or its ids belong to another table of the map"
             raise UsageError(message, path=checkpoint.version.ref)
         number = next(n for n, shard in enumerate(shards) if vectors in shard.variables)
-        shards[number] = _with_table(shards[number], table, vectors, ids, parts.get("initializer", "uniform"))
+        shards[number] = _with_table(shards[number], table, vectors, ids, parts)
         if ids is not None and ids not in shards[number].variables:
             raise UsageError(
                 f"table {table!r}: ids and vectors are in files of two shards", path=checkpoint.version.ref
             )
-        rest = tuple(v for v in shards[number].variables if v not in (vectors, ids))
+        copy = parts.get("same_ids")
+        rest = tuple(v for v in shards[number].variables if v not in (vectors, ids) and v.name != copy)
         shards[number] = replace(shards[number], variables=rest)
     return Checkpoint(checkpoint.version, shards, checkpoint.files, checkpoint.store)
 
@@ -449,7 +452,7 @@ def check_table(
 
 
 def _with_table(
-    shard: ShardIndex, table: str, vectors: DenseEntry, ids: DenseEntry | None, initializer: str
+    shard: ShardIndex, table: str, vectors: DenseEntry, ids: DenseEntry | None, parts: Mapping[str, str]
 ) -> ShardIndex:
     rows, dim = vectors.shape
     run = IdRun(0, 8 * rows, Encoding.ROWS)
@@ -459,7 +462,8 @@ def _with_table(
     entry = TableEntry(
         table, vectors.dtype if rows else None, dim if rows else 0, rows, vectors.values, runs, vectors.offset
     )
-    info = TableInfo(table, dim, initializer)
+    owner, slot = parts.get("companion_of", ""), parts.get("slot", "")
+    info = TableInfo(table, dim, parts.get("initializer", "uniform"), companion_of=owner, slot=slot)
     return replace(shard, tables=(*shard.tables, entry), infos=(*shard.infos, info))
 
 

@@ -179,6 +179,15 @@ class TableNote:
     dim: int
     dtype: str
     """'' for a table without rows."""
+    companion_of: str = ""
+    """The table of the same export whose ids it has; '' for a table of its own."""
+    slot: str = ""
+
+    def to_json(self) -> dict[str, str | int]:
+        """Return what an export says of a table; of companions only where it is one."""
+        own = {"ids": self.ids, "vectors": self.vectors, "initializer": self.initializer}
+        kind = {"companion_of": self.companion_of, "slot": self.slot} if self.companion_of else {}
+        return {**own, "dim": self.dim, "dtype": self.dtype, **kind}
 
 
 class ContentCounts(NamedTuple):

@@ -196,7 +196,11 @@ class ContentReader:
     def _note(self, name: str) -> TableNote:
         info = self.checkpoint.infos.get(name)
         dtype = self._form(name)[0].name if self.ids[name].rows else ""
-        return TableNote(*self._keys(name), info.initializer if info else "", self._form(name)[1], dtype)
+        keys, dim = self._keys(name), self._form(name)[1]
+        if info is None:
+            return TableNote(*keys, "", dim, dtype)
+        owner = self._title(info.companion_of) if info.companion_of in self.ids else ""
+        return TableNote(*keys, info.initializer, dim, dtype, owner, info.slot if owner else "")
 
     def _title(self, name: str) -> str:
         """Return the name of a table in the output: its new one, or that of one of its parts."""

@@ -13,7 +13,6 @@ import json
 import os
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from functools import lru_cache, partial
 from typing import Any, ClassVar, Final
 from urllib.parse import quote, unquote
@@ -228,7 +227,7 @@ class Safetensors(LaidOut, PartsFormat):
             for span in file.spans:
                 titles.setdefault(span.table, []).append(span.title)
         tables = {
-            name: asdict(note) | {kind: [f"{title}.{kind}" for title in titles[name]] for kind in ("ids", "vectors")}
+            name: note.to_json() | {kind: [f"{title}.{kind}" for title in titles[name]] for kind in ("ids", "vectors")}
             for name, note in content.notes.items()
         }
         total_bytes = sum(tensor.size_bytes for tensor in content.tensors)
@@ -236,7 +235,7 @@ class Safetensors(LaidOut, PartsFormat):
 
 
 def _notes(content: ExportContent) -> dict[str, str]:
-    return {"tables": json.dumps({name: asdict(note) for name, note in content.notes.items()})}
+    return {"tables": json.dumps({name: note.to_json() for name, note in content.notes.items()})}
 
 
 def write_safetensors(
@@ -304,7 +303,7 @@ def index_document(content: ExportContent, files: Mapping[str, str], metadata: M
     return {
         "schema": INDEX_SCHEMA,
         "tensors": {t.name: {"file": f"{files[t.name]}.npy", "dtype": t.dtype.name} for t in content.tensors},
-        "tables": {name: asdict(note) for name, note in content.notes.items()},
+        "tables": {name: note.to_json() for name, note in content.notes.items()},
         "metadata": dict(metadata),
     }
 
@@ -342,7 +341,7 @@ def write_json(path: str, document: dict[str, Any]) -> None:
 
 def metadata_document(content: ExportContent, metadata: Mapping[str, str]) -> dict[str, Any]:
     """Return what an importer must know beside the values."""
-    return {**metadata, "tables": {name: asdict(note) for name, note in content.notes.items()}}
+    return {**metadata, "tables": {name: note.to_json() for name, note in content.notes.items()}}
 
 
 def _notes_file(content: ExportContent, metadata: Mapping[str, str]) -> bytes:

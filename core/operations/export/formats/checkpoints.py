@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
@@ -21,6 +21,7 @@ from edl_ckpt.core.catalog.files import alone_at
 from edl_ckpt.core.catalog.listing import as_version
 from edl_ckpt.core.converting.changes import ROWS, Changes, NameMap, left_out_lines, with_tables
 from edl_ckpt.core.converting.items import items_out
+from edl_ckpt.core.model.tables import Extent
 from edl_ckpt.core.moving.conversion import Conversion, plan_conversion
 from edl_ckpt.core.moving.files import FilesMove
 from edl_ckpt.core.moving.proof import confirm_source, prove
@@ -51,10 +52,14 @@ from edl_ckpt.core.storage.directories import remove_tree
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import Flusher, check_space
 from edl_ckpt.core.storage.inside import path_inside
+from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.local import LocalReader
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.streams import is_stream
 from edl_ckpt.core.storage.user_files import check_target
+
+_COMPARED_BYTES: Final = 1 << 20
+"""So many bytes of ids are compared at a time."""
 
 
 class MergedCheckpoint(ExportFormat):
@@ -322,8 +327,7 @@ class Dcp(SystemFormat):
             alone = replace(request, goal=goal, names=None, rename=rename, ranks=None, force=False)
             self._read = Safetensors(alone).export()
             with LocalReader(goal.url) as reader:
-                notes = json.loads(read_header(reader).metadata["tables"])
-            tables = {name: {"ids": ROWS, "vectors": note["vectors"]} for name, note in notes.items()}
+                tables = numbered_tables(reader)
             version = as_version(goal.url)
             yield replace(
                 self.request,
@@ -333,3 +337,31 @@ class Dcp(SystemFormat):
                 rename=(),
                 ranks=request.ranks or request.version.ps_num,
             )
+
+
+def numbered_tables(reader: RangeReader) -> dict[str, dict[str, str]]:
+    """Return the tables of a file with numbered rows, as a map has them; a companion has the ids of its table.
+
+    Row k of a companion is that of the k-th id of its table, so its own ids are a copy, and go out once. One with other
+    ids is a table of its own.
+    """
+    header = read_header(reader)
+    notes: dict[str, dict[str, str]] = json.loads(header.metadata["tables"])
+    ids = {tensor.name: Extent(tensor.start, tensor.end) for tensor in header.tensors}
+    tables = {name: {"ids": ROWS, "vectors": note["vectors"]} for name, note in notes.items()}
+    for name, note in notes.items():
+        owner = notes.get(note.get("companion_of", ""))
+        pair = [ids[each["ids"]] for each in (note, owner or {}) if each.get("ids") in ids]
+        if len(pair) == 2 and _equal_bytes(reader, *pair):
+            tables[name] |= {"companion_of": note["companion_of"], "slot": note["slot"], "same_ids": note["ids"]}
+    return tables
+
+
+def _equal_bytes(reader: RangeReader, one: Extent, other: Extent) -> bool:
+    """Say whether two extents of a file have the same bytes."""
+    steps = range(0, one.size_bytes, _COMPARED_BYTES)
+    sizes = (min(_COMPARED_BYTES, one.size_bytes - at) for at in steps)
+    return one.size_bytes == other.size_bytes and all(
+        bytes(reader.read(one.start + at, size)) == bytes(reader.read(other.start + at, size))
+        for at, size in zip(steps, sizes, strict=True)
+    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import ClassVar, Final
 
 from edl_ckpt.core.base.errors import UnsupportedError
@@ -150,6 +149,6 @@ def dense_directory(url: str) -> str:
 
 def description(content: ExportContent, metadata: Mapping[str, str], table: TableRows | None) -> dict[str, str]:
     """Return what an importer must know of a table, and of the whole export, for the footer of its Parquet file."""
-    note = {} if table is None else {table.name: asdict(content.notes[table.name])}
+    note = {} if table is None else {table.name: content.notes[table.name].to_json()}
     whole = {"tables": content.counts.tables, "variables": content.counts.variables}
     return {"edl-ckpt": json.dumps({**metadata, "tables": note, "whole": whole})}

@@ -18,8 +18,11 @@ from edl_ckpt.core.base.words import FormatName
 from edl_ckpt.core.converting.changes import NameMap
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export import Selection, export_version, plan_export
+from edl_ckpt.core.operations.export.formats.checkpoints import numbered_tables
 from edl_ckpt.core.operations.importing import import_arrays
 from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.storage.local import LocalReader
+from foreign import SYSTEMS
 from frameworks import need
 
 IDS = np.array([1 << 60, 5, -3, 1 << 44, 7, 0], np.int64)
@@ -225,3 +228,41 @@ def test_numbered_tables_for_torch(run: Version, tmp_path: Path) -> None:
         assert np.array_equal(np.sort(numbered.ids), np.arange(len(rows.ids)))
         assert np.array_equal(numbered.vectors[np.argsort(numbered.ids)], rows.vectors[order])
         assert np.array_equal(result.variable("u.ids"), rows.ids[order])
+
+
+def test_companions_stay_companions_when_rows_are_numbered(tmp_path: Path) -> None:
+    """DeepRec's frequencies and versions go out as state of their table: its rows, its ids once, and no table more."""
+    source = SYSTEMS / "bundle/deeprec"
+    export_version(str(source), str(tmp_path / "d"), format_name="dcp", selection=Selection(remap=True))
+    with open_checkpoint(str(source)) as before, open_checkpoint(str(tmp_path / "d")) as after:
+        (owner,) = (name for name, info in after.infos.items() if not info.companion_of)
+        assert {info.slot: info.companion_of for info in after.infos.values() if info.companion_of} == {
+            "freqs": owner, "versions": owner,
+        }  # fmt: skip
+        assert [name for name in after.variable_names if name.endswith(".ids")] == ["item_emb.ids"]
+        order = np.argsort(before.table("item_emb").to_numpy()[0])
+        names = {name: after.infos[name].slot for name in after.table_names}
+        for name, slot in names.items():
+            old = before.table(f"item_emb-{slot}" if slot else "item_emb").to_numpy()[1][order]
+            assert after.table(name).to_numpy()[1].tobytes() == old.tobytes()
+    assert verify_version(str(tmp_path / "d"), level="deep").ok
+
+
+def test_a_companion_with_other_ids_stays_a_table(tmp_path: Path) -> None:
+    """Rows of other ids than those of the table are no state of its numbered rows: their own ids go along."""
+    rows = {"u": np.array([1, 2, 3]), "u-freqs": np.array([1, 2, 4])}
+    header = {}
+    data = b""
+    for name, ids in rows.items():
+        for key, array in ((f"{name}.ids", ids), (name, np.ones((3, 1 + (name == "u")), np.float32))):
+            tag = "I64" if array.dtype == np.int64 else "F32"
+            header[key] = {"dtype": tag, "shape": [*array.shape], "data_offsets": [len(data), len(data) + array.nbytes]}
+            data += array.tobytes()
+    note = {"companion_of": "u", "slot": "freqs"}
+    notes = {name: {"ids": f"{name}.ids", "vectors": name, **(note if "-" in name else {})} for name in rows}
+    head = json.dumps({"__metadata__": {"tables": json.dumps(notes)}, **header}).encode()
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(len(head).to_bytes(8, "little") + head + data)
+    with LocalReader(str(path)) as reader:
+        tables = numbered_tables(reader)
+    assert tables == {name: {"ids": "rows", "vectors": name} for name in rows}
