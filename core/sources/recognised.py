@@ -31,6 +31,25 @@ _ORBAX: Final = (
     "this is an Orbax checkpoint of JAX, which is not read: load it with Orbax, and save the arrays as safetensors"
 )
 _KERAS: Final = "this is a .keras archive, which is not read: load it with Keras, and save it by tf.train.Checkpoint"
+TORCHSCRIPT: Final = (
+    "this is a program of TorchScript, which is not read: load it with torch.jit.load, and torch.save its state_dict()"
+)
+_PT2: Final = (
+    "this is a program of torch.export, which is not read: load it with torch.export.load, and torch.save its"
+    " state_dict"
+)
+_NPZ: Final = "this is a .npz file of numpy: `edl-ckpt import` takes it"
+_ZIP: Final = b"pk\3\4"
+_DIRECTORY_BYTES: Final = 64 << 10
+"""So many last bytes of a zip are looked at: the directory of small members is there."""
+_MEMBERS: Final = (
+    (b"/constants.pkl", TORCHSCRIPT),
+    (b"/archive_version", _PT2),
+    (b"/archive_format", _PT2),
+    (b"model.weights.h5", _KERAS),
+    (b".npy", _NPZ),
+)
+"""What members of zips end with, in the order in which they are asked."""
 _OF_ORBAX: Final = frozenset({"_CHECKPOINT_METADATA", "manifest.ocdbt", "ocdbt.process_0"})
 _TABLE_END: Final = b"\x57\xfb\x80\x8b\x24\x75\x47\xdb"
 """The last bytes of a table of LevelDB: a checkpoint of V1 is one, and so is the index of V2."""
@@ -72,10 +91,24 @@ def recognised(head: bytes) -> str:
 
 def recognised_file(file: RangeReader) -> str:
     """Return what an open file is, as `recognised`, or by its last bytes."""
-    if words := recognised(file.read(0, min(file.size_bytes, HEAD_BYTES))):
+    head = file.read(0, min(file.size_bytes, HEAD_BYTES))
+    if words := recognised_zip(file, head) or recognised(head):
         return words
     is_table = file.size_bytes > HEAD_BYTES and file.read(file.size_bytes - 8, 8) == _TABLE_END
     return _TF_V1 if is_table and not file.path.endswith(".index") else ""
+
+
+def recognised_zip(file: RangeReader, head: bytes) -> str:
+    """Return what a zip with these first bytes is by the names of its members; '' for another file.
+
+    No member is decoded, and what is cut has no directory: then the first bytes tell.
+    """
+    if head[:4].lower() != _ZIP:
+        return ""
+    size = min(file.size_bytes, _DIRECTORY_BYTES)
+    tail = file.read(file.size_bytes - size, size)
+    names = [entry[42 : 42 + int.from_bytes(entry[24:26], "little")] for entry in tail.split(b"PK\1\2")[1:]]
+    return next((words for end, words in _MEMBERS if any(name.endswith(end) for name in names)), "")
 
 
 def recognised_names(names: Collection[str]) -> str:

@@ -16,6 +16,7 @@ from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedErr
 from edl_ckpt.core.base.words import size
 from edl_ckpt.core.model.dtypes import TENSOR_DTYPES
 from edl_ckpt.core.sources.hostile import hostile_bytes
+from edl_ckpt.core.sources.recognised import TORCHSCRIPT
 from edl_ckpt.core.sources.torch.kinds import PICKLE, check_kind, is_legacy
 from edl_ckpt.core.sources.torch.machine import EndsEarlyError, Items, Value, is_scalar, read
 from edl_ckpt.core.sources.torch.sharding import Share
@@ -99,7 +100,7 @@ def _opened(reader: RangeReader) -> FileContents:
 def _open_zip(reader: RangeReader) -> FileContents:
     archive = TorchZip(reader)
     if b"constants.pkl" in archive:
-        raise UnsupportedError("this is a program of TorchScript (torch.jit.save), which is not read")
+        raise UnsupportedError(TORCHSCRIPT)
     if b"byteorder" in archive and archive.content(b"byteorder", 64)[0] != b"little":
         raise UnsupportedError("its values are big-endian")
     pickled, begin = archive.content(PICKLE, MOST_PICKLE)

@@ -6,7 +6,7 @@ from typing import Final
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.sources.interface import NotOfFormatError, OtherFormatError
-from edl_ckpt.core.sources.recognised import recognised_file
+from edl_ckpt.core.sources.recognised import recognised_file, recognised_zip
 from edl_ckpt.core.sources.torch.zips import MAGIC, read_ending
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -17,7 +17,7 @@ _LEGACY_WITHIN: Final = 32
 _HEAD_BYTES: Final = 512
 _TAR: Final = b"ustar"
 _TAR_AT: Final = 257
-_OTHER_ZIP: Final = "this is a zip of another tool than torch.save, such as numpy, Keras or torch.jit: it is not read"
+_OTHER_ZIP: Final = "this is a zip of another tool than torch.save: it is not read"
 
 
 def is_legacy(head: bytes) -> bool:
@@ -46,7 +46,7 @@ def check_kind(reader: RangeReader) -> None:
             raise OtherFormatError(words, path=reader.path)
         raise NotOfFormatError("it does not begin as a file of torch.save does", path=reader.path, offset=0)
     if not _names_pickle(head):
-        raise OtherFormatError(_OTHER_ZIP, path=reader.path)
+        raise OtherFormatError(recognised_zip(reader, head) or _OTHER_ZIP, path=reader.path)
     read_ending(reader)
 
 

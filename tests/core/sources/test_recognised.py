@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,23 @@ def test_pointers_have_the_size_of_pointers() -> None:
         assert len(POINTER.replace(b"4988025760", b"%d" % size)) in POINTER_BYTES
     assert not recognised(b"")
     assert not recognised((1000).to_bytes(8, "little") + b'{"__metadata__": {}}')
+
+
+ARCHIVES = {
+    "a program of TorchScript": ("m/data/0", "m/data.pkl", "m/code/__torch__/m.py", "m/constants.pkl", "m/version"),
+    "a program of torch.export": ("m/data/weights/weight_0", "m/models/model.json", "m/archive_format"),
+    r"a \.keras archive": ("metadata.json", "config.json", "model.weights.h5"),
+    r"a \.npz file of numpy": ("user.ids.npy", "bias.npy"),
+    "a zip": ("a.txt", "b.txt"),
+}
+
+
+@pytest.mark.parametrize("what", ARCHIVES)
+@pytest.mark.parametrize("name", ["model.pt", "model.bin", "model.zip"])
+def test_a_zip_of_another_tool(what: str, name: str, tmp_path: Path) -> None:
+    """Zips are told apart by the names of their members, whatever name the file has."""
+    with zipfile.ZipFile(tmp_path / name, "w") as archive:
+        for member in ARCHIVES[what]:
+            archive.writestr(member, bytes(600))
+    with pytest.raises(UnsupportedError, match=f"this is {what}"):
+        open_checkpoint(str(tmp_path / name))

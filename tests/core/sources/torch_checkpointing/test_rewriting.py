@@ -202,5 +202,5 @@ def test_the_library_loads_other_ranks(before: int, after: int, metadata: bool, 
     run_judge(PYTHON, JUDGE, "save", str(tmp_path / "runs" / STEP), str(before), *more)
     convert_version(f"{tmp_path / 'runs'}@5", after, output=str(tmp_path / "new"))
     run_judge(PYTHON, JUDGE, "load", str(tmp_path / "new" / STEP), str(after), *more)
-    if metadata:  # and ranks that are as many as neither
-        run_judge(PYTHON, JUDGE, "load", str(tmp_path / "new" / STEP), "2")
+    if metadata and after > 1:  # fewer ranks find the files of items without a resharder, too
+        run_judge(PYTHON, JUDGE, "load", str(tmp_path / "new" / STEP), str(min(after - 1, 2)), "other")
