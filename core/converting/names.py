@@ -8,7 +8,6 @@ its own gets the name that its table's new name gives it: each system finds comp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from difflib import SequenceMatcher
 from fnmatch import fnmatchcase
 
 from edl_ckpt.core.base.errors import UsageError
@@ -94,6 +93,8 @@ def followed_name(companion: str, table: str, new_table: str) -> str:
     """
     if companion.startswith(table):
         return new_table + companion.removeprefix(table)
+    from difflib import SequenceMatcher  # most names begin with the table's
+
     parts, old, new = companion.split("."), table.split("."), new_table.split(".")
     run = SequenceMatcher(None, old, parts, autojunk=False).find_longest_match()
     before, middle, after = parts, [], []

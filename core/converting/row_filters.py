@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -92,6 +91,8 @@ def _term(text: str, term: str) -> Term:
     match = _TERM.fullmatch(term)
     if match is None:
         raise UsageError(f"{text!r}: {term.strip()!r} is not COLUMN OPERATOR NUMBER", hint=_FORM)
+    from decimal import Decimal  # nearly every command is without a filter
+
     number = Decimal(match[3].replace("_", ""))
     if number.adjusted() > sys.float_info.max_10_exp or abs(number) > sys.float_info.max:
         raise UsageError(f"{text!r}: {match[3]} is too large for any column", hint=_FORM)

@@ -11,8 +11,6 @@ import re
 from collections.abc import Container, Mapping
 from typing import Final
 
-from edl_ckpt.core.sources.bundle.tables import part_of
-
 OFFSETS: Final = "-partition_offset"
 """What the name of the offsets of groups ends with."""
 RECORD: Final = "partition record"
@@ -30,6 +28,8 @@ def part_records(shapes: Mapping[str, tuple[int, ...]], tables: Container[str]) 
     >>> part_records({"t/part_0-partition_offset": (1001,), "t/part_0-freqs": (0,), "w-freqs": (0,)}, {"t"})
     {'t/part_0-partition_offset': 't', 't/part_0-freqs': 't'}
     """
+    from edl_ckpt.core.sources.bundle.tables import part_of  # 4 ms of every start; only a bundle has such variables
+
     grouped = {part_of(name.removesuffix(OFFSETS))[0] for name in shapes if name.endswith(OFFSETS)}
     found: dict[str, str] = {}
     for name, shape in shapes.items():

@@ -14,6 +14,8 @@ MOST: Final = 2**63 - 1
 """The largest number: 19 digits. Longer ones are names without a number."""
 _N: Final = r"0*([0-9]{1,19})"
 _AND: Final = r"[-_=]?"
+_HAS_DIGIT: Final = re.compile("[0-9]").search
+"""A name without a digit has no number; the path of a location often has none, and then no spelling is compiled."""
 
 
 class Spelling(NamedTuple):
@@ -112,7 +114,7 @@ def number_of_directory(name: str) -> int | None:
     >>> [number_of_directory(name) for name in ("step_30", "iter_0000100", "epoch=3-step=200.ckpt", "7", "-7", "fp16")]
     [30, 100, 200, 7, None, None]
     """
-    return _of_directory(name)
+    return _of_directory(name) if _HAS_DIGIT(name) else None
 
 
 def number_of_prefix(name: str) -> int | None:
@@ -121,7 +123,7 @@ def number_of_prefix(name: str) -> int | None:
     >>> [number_of_prefix(name) for name in ("model-7", "cp-0003.ckpt", "weights.10-0.32", "actor", "2024-01-02")]
     [7, 3, None, None, None]
     """
-    return _of_prefix(name)
+    return _of_prefix(name) if _HAS_DIGIT(name) else None
 
 
 @functools.lru_cache(maxsize=4096)  # a listing asks several times of one name
