@@ -51,3 +51,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return f"{link[1]}[{link[2]}]({relative}{mark}{anchor})"
 
     return _LINK.sub(moved, markdown)
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Return a page whose search has a name for screen readers, which the theme leaves out."""
+    return output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )
