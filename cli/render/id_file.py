@@ -21,7 +21,7 @@ class IdFile:
     _begun: bool = False
 
     def take(self, ref: str, findings: Iterable[tuple[Finding, I64]]) -> None:
-        """Write the ids of a version's findings behind those of others; errors as `write_report`, and nothing then."""
+        """Append the ids of a version's findings; on an error, as of `write_report`, nothing is written."""
         from edl_ckpt.core.storage.faults import storage_errors
 
         is_json = self.path.endswith((".jsonl", ".ndjson"))

@@ -241,7 +241,7 @@ def warnings(listing: Listing) -> Iterator[str]:
         stops = words.abridged(crash, _SOME)
         yield f"{listing.location}: ElasticDL cannot start from this directory: it stops at {stops}"
     for name, number in mistaken(listing):
-        yield f"{listing.location}: ElasticDL takes {name!r} for version {number}; edl-ckpt does not"
+        yield f"{listing.location}: {name!r} is no checkpoint, but ElasticDL reads it as version {number}"
 
 
 def experiment_document(experiment: Experiment) -> dict[str, Any]:

@@ -35,11 +35,11 @@ _SIGNS: Final = {"ok": "✅", "damaged": "❌", "suspect": "❔"}
 _UNFINISHED: Final = "⏳"
 _STYLES: Final = {"ok": "green", "damaged": "red", "writing": "cyan"}
 _CHECKED = {
-    "quick": "names and headers were read; ids and values were not",
-    "default": "names, headers and every id were read; values were not",
-    "deep": "every id and every value was read",
+    "quick": "checked names and headers, not ids and values",
+    "default": "checked names, headers and ids, not values",
+    "deep": "checked every value",
 }
-_SAMPLED = "names, headers, every id and a random {:g}% of the values (seed {}) were read"
+_SAMPLED = "checked names, headers, ids and a random {:g}% of the values (seed {})"
 
 
 def document(result: VerifyResult, others: Others | None = None) -> dict[str, Any]:
@@ -148,7 +148,8 @@ def human(results: Sequence[VerifyResult], *, every: bool = True, fallback: Fall
         if result.fingerprint:
             yield styled(f"  fingerprint {result.fingerprint}")
     if results:
-        yield styled(checked(results), "dim")
+        said = checked(results)
+        yield styled(said[:1].upper() + said[1:], "dim")
         for hint in sorted({f.hint for r in results for f in r.findings if f.hint}):
             yield styled(f"hint: {hint}", "dim")
         if fallback:
@@ -190,16 +191,15 @@ def checked(results: Sequence[VerifyResult]) -> str:
     damaged = "" if all(r.ids_read for r in results) else ", except in tables whose ids are damaged"
     sample = results[0].sample
     checked = _CHECKED[results[0].level] if sample is None else _SAMPLED.format(sample.percent, sample.seed)
-    if left := sum(len(r.unread) for r in results):
-        checked = f"{text.count(left, 'tensor')} not read; of all others {checked}".replace("every", "each")
-    beside = "" if sample else _beside(results)
-    if beside:
-        checked = checked.replace("every", "each")
-    checked += damaged + ("" if sample else _compared(results)) + beside + "."
+    compared = "" if sample else _compared(results)
+    against, but = (compared, "") if compared.startswith(" ") else ("", compared)
+    left = sum(len(r.unread) for r in results)
+    unread = f"; {text.count(left, 'tensor')} not read" if left else ""
+    checked += against + damaged + but + unread + ("" if sample else _beside(results)) + "."
     if read == total:
         return checked
     of = f" in {len(results)} versions" if len(results) > 1 else ""
-    return f"{read} of {text.count(total, 'shard')}{of} could be read; in {'it' if read == 1 else 'them'}, {checked}"
+    return f"{read} of {text.count(total, 'shard')}{of} could be read: {checked}"
 
 
 def _beside(results: Sequence[VerifyResult]) -> str:
@@ -214,13 +214,13 @@ def _compared(results: Sequence[VerifyResult]) -> str:
     """Say whether values were compared with a seal: reading them shows only that they can be read."""
     unsealed = [r.ref for r in results if not r.sealed]
     if results[0].level == "deep" and not unsealed:
-        return " and compared with the seal"
+        return " against the seal"
     if results[0].level != "deep":
-        return "" if unsealed else "; --deep compares every byte with the seal"
+        return "; add --deep to check values" if unsealed else "; --deep compares every byte with the seal"
     if any((f.code, f.check) == ("checksum-mismatch", "seal") for r in results if not r.sealed for f in r.findings):
         return "; a seal cannot be read, so its version was not compared with it"
     if all(r.checksums for r in results):
-        return " and compared with the checksums in the files"
+        return " against the checksums in the files"
     which = "not sealed" if len(unsealed) == len(results) else f"{len(unsealed)} of {len(results)} versions not sealed"
     return f"; {which}: there is no recorded checksum to compare with (use --seal)"
 

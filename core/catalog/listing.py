@@ -315,7 +315,7 @@ def _picked(listing: Listing, wanted: int | str, reporter: Reporter, named: str 
     if wanted == "latest":
         _warn_of_record(listing, chosen, reporter)
         for name, number in mistaken_for_newer(listing, chosen):
-            reporter.warn(f"{listing.location}: ElasticDL takes {name!r} for version {number}; edl-ckpt does not")
+            reporter.warn(f"{listing.location}: {name!r} is no checkpoint, but ElasticDL reads it as version {number}")
         if chosen.doubts:
             reporter.warn(f"{chosen.ref}: {'; '.join(chosen.doubts)}")
     return chosen

@@ -400,7 +400,7 @@ class _Running:
         return len(self._futures)
 
     def done(self) -> int:
-        """Return how many tasks are done whose results were not taken yet, as the scheduler has told."""
+        """Return the number of finished tasks with results that were not fetched, as the scheduler says."""
         return sum(future.done() for future, _, _ in tuple(self._futures))
 
     def begin(self, tasks: Sequence[Any]) -> None:

@@ -39,7 +39,7 @@ NOT_ADMITTED: Final = "keys that were not admitted yet go by parts"
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What is to differ. Names are whole names or globs, as on the command line; a pair is (old, new).
+    """The requested edits. Names are whole names or globs, as on the command line; a pair is (old, new).
 
     `tables` and `variables` are all that goes out, by globs; both empty: everything. `rows` are conditions on the rows
     that are left out, as `parse_row_filter` reads them. `resize` has the new number of rows of a matrix.
@@ -170,7 +170,7 @@ def left_out_lines(left_out: Iterable[LeftOut]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """All that goes out, and what does not."""
+    """The tables and variables that go out, and what was left out with reasons."""
 
     tables: tuple[OutTable, ...]
     variables: tuple[OutVariable, ...]
@@ -474,8 +474,8 @@ def template(checkpoint: Checkpoint) -> str:
 
 
 def _template(checkpoint: Checkpoint) -> Iterator[str]:
-    yield f"# A map of the names of {escaped(checkpoint.version.ref)}."
-    yield "# Old name = new name. Edit the right side; lines without a change can be deleted."
+    yield f"# Old name = new name, for {escaped(checkpoint.version.ref)}."
+    yield "# Edit the right-hand side; unchanged lines can be deleted."
     yield "[rename]"
     records = records_of(checkpoint)
     for name in (*checkpoint.table_names, *(name for name in checkpoint.variable_names if name not in records)):

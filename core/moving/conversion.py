@@ -247,7 +247,7 @@ def _check_apart(source: Checkpoint, destination: Destination) -> None:
 
 
 def _check_files(source: Checkpoint, destination: Destination) -> None:
-    """Raise UnsupportedError for a table or a variable in a file that would go along: it is of a second system."""
+    """Raise UnsupportedError for a table or a variable in a carried file that belongs to another system."""
     for shard in source.shards if destination.carried else ():
         values = [(entry.name, entry.values.file) for entry in shard.tables]
         values += [(entry.name, entry.values.file) for entry in shard.variables]

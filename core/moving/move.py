@@ -492,8 +492,7 @@ def _changed_ids(table: str, path: str) -> LockedError:
 def exceeds_page_cache(size_bytes: int) -> bool:
     """Say whether so many bytes, of source and target, will hardly be in the page cache at a time.
 
-    Then the source leaves it behind the move: what was written must be read back, and would otherwise have to leave it
-    for what this command does not read again.
+    If so, the pages of the source are dropped after use, so that the target stays cached until it is read back.
     """
     present = page_cache_bytes()
     return 0 < present * _CACHE_SHARE < size_bytes

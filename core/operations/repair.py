@@ -235,7 +235,7 @@ def _flagged(version: Version, wanted: Mapping[str, ShardFile], job: Job) -> tup
 
 
 def _proof(trust: Trust, source: Version, bad: Mapping[str, str], both: BothCopies) -> tuple[str, str]:
-    """Return what proves the files that are to be taken, and '', or '' and why nothing does.
+    """Return the proof of the files to take, and ''; or '' and the reason that there is none.
 
     A fingerprint is of content, and no proof of files: two versions with one have their rows in other places.
     """

@@ -87,7 +87,7 @@ class Server:
 
 @dataclass(slots=True)
 class _Span:
-    """Rows [first, first + rows) of an entry, of which `kept` are wanted, in place `at` of the result and behind it."""
+    """Rows [first, first + rows) of an entry, of which those chosen by `kept` go to the result, from index `at` on."""
 
     shard: ShardIndex
     entry: TableEntry

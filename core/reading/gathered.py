@@ -80,7 +80,7 @@ class GatheredReader(RangeReader):
             file.check_unchanged()
 
     def _order(self, first: int, end: int) -> I64:
-        """Return the numbers of the rows that rows [first, end) are, int64 [n]; CorruptError for one that is none."""
+        """Return the stored numbers of rows [first, end), int64 [n]; CorruptError for one that is out of range."""
         order, numbers = self._rows.order, np.arange(first, end, dtype=np.int64)
         reader, at, size = self._files[self._rows.boxes[0].extent.file], self._rows.boxes[0].extent.start, 0
         if order is not None:

@@ -115,7 +115,7 @@ class ToBundle(ArrayDestination):
         return [f"{name}/{_PART}{part}{rest}" for part in range(self.ranks)], ending
 
     def _names(self, table: OutTable) -> tuple[str, str, str]:
-        """Return what stands before the number of a part and behind it, and what the names of values end with."""
+        """Return the prefix and the suffix around the number of a part, and the ending of value names."""
         owner, slot = self._owner(table), table.info.slot
         if owner is not None and table.name in {f"{owner.name}-{slot}", f"{owner.name}/{slot}"}:
             name, rest, ending = self._names(owner)

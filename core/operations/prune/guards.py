@@ -265,7 +265,7 @@ def _against_the_newest(
     if version.version >= newest.version:
         return ["newer than the newest complete version"]
     if _written_long_after(version, newest, grace_seconds):
-        return [f"written after version {newest.version}: the job may have restarted its count"]
+        return [f"written after version {newest.version}: did the job restart?"]
     return []
 
 
@@ -291,11 +291,11 @@ def guard_warnings(trial: Sequence[Version], guards: Guards, unreadable: Mapping
     whole = [v for v in counted_versions(trial) if is_good(v, unreadable)]
     late = [str(v.version) for v in whole if _written_long_after(v, whole[-1], guards.grace_seconds)]
     if late:
-        was = "version {} was" if len(late) == 1 else "versions {} were"
-        warnings.append(
-            f"{trial[0].location}: {was.format(', '.join(late))} written long after higher numbers. The job may have"
-            f" restarted its count{', but ElasticDL restores the highest number' if whole[-1].is_elasticdl else ''}"
-        )
+        one = len(late) == 1
+        was, kept = ("version {} was", "it is kept") if one else ("versions {} were", "they are kept")
+        restores = "; ElasticDL restores the highest number" if whole[-1].is_elasticdl else ""
+        written = f"{trial[0].location}: {was.format(', '.join(late))} written long after higher numbers"
+        warnings.append(f"{written}, so {kept} (did the job restart?){restores}")
     return warnings
 
 

@@ -38,7 +38,7 @@ _ENCODINGS: Final = {9: Encoding.INT64, 23: Encoding.UINT64, 3: Encoding.INT32}
 
 
 class KeyedPart(NamedTuple):
-    """A part of a table: its number, -1 for a whole table, the begin of the names of its tensors, and two of these."""
+    """One part of a table. `number` is -1 if it is not partitioned; `stem` begins the names of its tensors."""
 
     number: int
     stem: str

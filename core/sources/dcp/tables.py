@@ -27,7 +27,7 @@ _KEPT: Final = re.compile(r"(.+)\.(_mch_|_hash_zch_)([^.]+)")
 _BESIDE: Final = frozenset({"weight_id", "metadata"})
 """What tables of virtual size (KV ZCH) have beside their weight, row by row."""
 _PADDING: Final = ((1 << 63) - 1).to_bytes(8, "little")
-"""The id that stands for none, as MCH stores it."""
+"""The padding id of MCH."""
 _READ_IDS: Final = 4096
 """So many ids are read at once, where the end of those that live is searched."""
 

@@ -75,7 +75,7 @@ class Format(Protocol):
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Return texts of which a name of its files has one: steps without any are not shown to it."""
+        """Return parts of the names of its files; it does not see a step whose names have none of them."""
 
     @property
     def alone(self) -> bool:

@@ -46,12 +46,12 @@ def spoiled(run: Path, how: str) -> Path:
 @pytest.mark.parametrize(
     ("how", "level", "line"),
     [
-        ("none", "--deep", "every id and every value was read; not sealed"),
-        ("missing", "--deep", "1 of 2 shards could be read; in it, every id and every value was read; not sealed"),
-        ("cut", "--deep", "1 of 2 shards could be read; in it, every id and every value was read; not sealed"),
-        ("missing", "--quick", "1 of 2 shards could be read; in it, names and headers were read; ids and values"),
-        ("empty", "--deep", "no shard could be read."),
-        ("empty", "--quick", "no shard could be read."),
+        ("none", "--deep", "Checked every value; not sealed"),
+        ("missing", "--deep", "1 of 2 shards could be read: checked every value; not sealed"),
+        ("cut", "--deep", "1 of 2 shards could be read: checked every value; not sealed"),
+        ("missing", "--quick", "1 of 2 shards could be read: checked names and headers, not ids and values"),
+        ("empty", "--deep", "No shard could be read."),
+        ("empty", "--quick", "No shard could be read."),
     ],
 )
 def test_what_was_read(how: str, level: str, line: str, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_damaged_ids(tmp_path: Path) -> None:
     assert data.count(b"\x12\x01\x00") == 1  # field 2 of IndexedSlicesProto: one packed id, 0
     shard.write_bytes(data.replace(b"\x12\x01\x00", b"\x12\x01\xff"))
     said = edl("verify", run / "version_1", "--deep").stdout
-    assert "every id and every value was read, except in tables whose ids are damaged; not sealed" in said
+    assert "Checked every value, except in tables whose ids are damaged; not sealed" in said
     assert document("verify", run / "version_1", code=3)["ids_read"] is False
 
 
@@ -80,7 +80,7 @@ def test_several_versions(tmp_path: Path) -> None:
     spoiled(tmp_path / "run", "missing")
     save_checkpoint(str(tmp_path / "run"), 2, 3, variables={}, tables={})
     said = edl("verify", tmp_path / "run", "--all").stdout
-    assert "4 of 5 shards in 2 versions could be read; in them, names, headers and every id were read;" in said
+    assert "4 of 5 shards in 2 versions could be read: checked names, headers and ids, not values;" in said
 
 
 def test_copy_that_failed(tmp_path: Path) -> None:
