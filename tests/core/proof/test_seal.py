@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -390,3 +391,26 @@ def test_packed_chunks() -> None:
     assert packed != chunks[1:]
     with pytest.raises(IndexError):
         packed[9]
+
+
+def test_chunks_of_columns() -> None:
+    """Columns are the same chunks as objects; sums are given to all of them at once."""
+    edges = array("q", [0, 3, 9]), array("q", [3, 9, 10])
+    chunks = PackedChunks.of_columns(("info", "table", ""), ("t", "t", ""), *edges)
+    plain = [Chunk("info", "t", 0, 0, 3), Chunk("table", "t", 0, 3, 9), Chunk("", "", 0, 9, 10)]
+    assert list(chunks) == plain == list(PackedChunks(plain, ()))
+    sums = [f"{k:032x}" for k in range(3)]
+    assert list(chunks.with_sums(sums)) == [one._replace(sum=text) for one, text in zip(plain, sums, strict=True)]
+    assert list(chunks) == plain
+
+
+@pytest.mark.parametrize("name", ["plain", "a,b", 'a"b', "a\\b", "\x7f", "ü", "\ud800", "a, b", "\n"])
+@pytest.mark.parametrize("packed", [True, False])
+def test_seal_of_any_name(name: str, packed: bool) -> None:
+    """The file of a seal is JSON with blanks and its own letters, whatever the names of its tables have in them."""
+    chunks = [Chunk("table", name, 0, 0, 5, "0" * 32), Chunk("", "", 0, 5, 9, "1" * 32)]
+    shards = (SealedShard("s", 9, PackedChunks(chunks) if packed else tuple(chunks)), SealedShard("empty", 0, ()))
+    data = seal_bytes(Seal(1, "edl1:0", shards, now_text()))
+    assert parse_seal(data).shards == shards
+    text = data.decode("utf-8", "surrogatepass")
+    assert json.dumps(json.loads(text), ensure_ascii=False) + "\n" == text
