@@ -26,7 +26,7 @@ from edl_ckpt.core.converting.rows import CountedRows, Spread
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.shapes import check_dimensions
 from edl_ckpt.core.moving.goal import FileGoal, Rule, TableRules
-from edl_ckpt.core.moving.plan import StretchRoute, routes_of
+from edl_ckpt.core.moving.plan import StretchPlan, StretchRoute, routes_of
 from edl_ckpt.core.moving.source_proof import VersionProof
 from edl_ckpt.core.moving.survey import SourceSurvey, survey_source
 from edl_ckpt.core.moving.version_input import VersionInput
@@ -46,7 +46,7 @@ _WHOLE: Final = frozenset({"dcp", "safetensors", "torch"})
 
 
 @dataclass(frozen=True, slots=True)
-class Conversion:
+class Conversion(StretchPlan):
     """A planned conversion; the source must be open until it is written."""
 
     source: Checkpoint

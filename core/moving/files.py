@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from edl_ckpt.core.base.errors import UnsupportedError
-from edl_ckpt.core.base.job import FunctionWork, Job
+from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.packing import packed, together
 from edl_ckpt.core.base.parallel import RESULT_BYTES, Advance, Executor, run_all
 from edl_ckpt.core.base.progress import Counted, expect
@@ -27,12 +27,11 @@ from edl_ckpt.core.moving.goal import cuts_in
 from edl_ckpt.core.moving.input import Input, Stretch, cast_to
 from edl_ckpt.core.moving.move import Meaning, Movable, Mover, MoveTerms, exceeds_page_cache
 from edl_ckpt.core.moving.parts import DenseBytes, MoveTask, TaskRead
-from edl_ckpt.core.moving.plan import named_stretch
 from edl_ckpt.core.moving.settings import choose_settings
+from edl_ckpt.core.moving.tasks import handed_out, with_sum_bytes
 from edl_ckpt.core.moving.version_input import VersionInput
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.reading.blocks import IdPiece
-from edl_ckpt.core.reading.picklable import HeldValue
 from edl_ckpt.core.reading.pieces import count_rows, ids_at
 from edl_ckpt.core.sorting.partition import PartitionedTable, Ranges, parts_needed
 from edl_ckpt.core.storage.interface import OnDisk, Properties, Sink, Sinks, is_on_disk
@@ -212,7 +211,6 @@ class FilesMove:
         if not isinstance(targets, StagedTargets):
             raise UnsupportedError("a cluster sends to object storage only shards of ElasticDL")
         executor.share(targets.place)
-        opens = HeldValue(self.source.value(), partial(Sending[Input], memory_bytes=0))
         do = partial(
             move_files,
             terms=self._terms,
@@ -221,8 +219,7 @@ class FilesMove:
             checksum=destination.checksum,
             summed=self._summed_rows(),
         )
-        work = FunctionWork(opens, do)
-        with self.job.run(work, Sending[Input](self.source, 0), self._tasks(executor)) as results:
+        with handed_out(self.job, self.source, do, self._tasks(executor)) as results:
             for done in results:
                 self.meant.add(done.sketch)
                 self.tensors.add(done.tensors)
@@ -244,27 +241,21 @@ class FilesMove:
         """Yield all tasks; the sums of one are a small result."""
         plan = self.plan
         task_bytes = executor.task_bytes(plan.size_bytes)
-        for dense in packed(self._sketched_dense(), task_bytes):
+        for dense in packed(with_sum_bytes(self._dense(), self._summed_bytes), task_bytes):
             yield MoveTask(dense)
-        sized = []
+        sized, row_bytes = [], {table.name: table.row_bytes for table in plan.out.tables}
         for number, counts in enumerate(plan.survey.counts):
             if counts.table in plan.counted or plan.goal.rules.of(counts.table).by_number:
-                stretch = named_stretch(plan.survey, plan.routes, number)
-                sized.append((TaskRead(stretch), int(counts.rows.sum()) * self._row_bytes[counts.table]))
-        widest = max(self._row_bytes.values(), default=0)
+                stretch = plan.stretch(number)
+                sized.append((TaskRead(stretch), int(counts.rows.sum()) * row_bytes[counts.table]))
+        widest = max(row_bytes.values(), default=0)
         most = max(RESULT_BYTES // (4 * sketch_size(widest)), 1)
         for reads in together(sized, task_bytes, most=most):
             yield MoveTask(reads=tuple(reads))
 
-    @cached_property
-    def _row_bytes(self) -> Mapping[str, int]:
-        return {table.name: table.row_bytes for table in self.plan.out.tables}
-
-    def _sketched_dense(self) -> Iterator[tuple[DenseBytes, int, str, int]]:
-        """Yield pieces of variables, as `packed` takes them, with the bytes of their sums."""
-        for dense, size_bytes in self._dense():
-            total = self._mover.meaning.row_bytes.get(dense.name) or self._terms.variables[dense.name]
-            yield dense, size_bytes, "", total if total <= bulk.CHUNK_BYTES else 4 * sketch_size(total)
+    def _summed_bytes(self, variable: str) -> int:
+        """Return the bytes that one sketch of a variable is of: those of a row of a matrix, else all."""
+        return self._mover.meaning.row_bytes.get(variable) or self._terms.variables[variable]
 
     def _meaning(self) -> Meaning:
         """Return what the proof takes tensors for, which are read as tables where the source is read so."""
@@ -292,7 +283,7 @@ class FilesMove:
         yield from together(self._dense(), _PIECE_BYTES, most=_VARIABLES_AT_ONCE)
         for number, counts in enumerate(plan.survey.counts):
             if counts.table in plan.counted or plan.goal.rules.of(counts.table).by_number:
-                yield from self._mover.pieces_of(named_stretch(plan.survey, plan.routes, number))
+                yield from self._mover.pieces_of(plan.stretch(number))
 
     def _dense(self) -> Iterator[tuple[DenseBytes, int]]:
         """Yield pieces of variables with their sizes; an empty variable is an empty piece."""

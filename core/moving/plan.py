@@ -44,8 +44,29 @@ class StretchRoute:
     ids_at: bulk.I64
 
 
+class StretchPlan:
+    """What the plans of shards and of files share: a survey, and where each of its stretches goes."""
+
+    __slots__ = ()
+    survey: SourceSurvey
+    routes: Sequence[StretchRoute]
+
+    @property
+    def row_bytes(self) -> Mapping[str, int]:
+        """Return the bytes of a row of each table."""
+        return {table.info.name: table.row_bytes for table in self.survey.tables}
+
+    def stretch(self, number: int) -> Stretch:
+        """Return a stretch as a task names it, by its number in the survey."""
+        counts, route = self.survey.counts[number], self.routes[number]
+        targets = np.flatnonzero(counts.id_bytes)
+        rows = SparsePair.of(counts.rows, counts.id_bytes, targets)
+        route_pair = SparsePair.of(route.values_at, route.ids_at, targets)
+        return Stretch(counts.table, self.survey.stretches[number], rows, route_pair)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class MovePlan(WritePlan):
+class MovePlan(WritePlan, StretchPlan):
     """All that a move will write, and where; `routes` are those of the survey's stretches, in the same order.
 
     There are as many stretches for ten thousand million rows as for a million: where each piece of a stretch goes is
@@ -71,11 +92,6 @@ class MovePlan(WritePlan):
         A source of one file has one group.
         """
         return gcd(self.from_ps or 1, self.to_ps)
-
-    @property
-    def row_bytes(self) -> Mapping[str, int]:
-        """Return the bytes of a row of each table."""
-        return {table.info.name: table.row_bytes for table in self.survey.tables}
 
 
 def lay_out_survey(
@@ -135,15 +151,6 @@ def routes_of(survey: SourceSurvey, begins: Callable[[str], tuple[bulk.I64, bulk
         routes.append(values_at, ids_at, np.flatnonzero(stretch.id_bytes))
         next_at[name] = values_at + stretch.rows * row_bytes[name], ids_at + stretch.id_bytes
     return routes
-
-
-def named_stretch(survey: SourceSurvey, routes: Sequence[StretchRoute], number: int) -> Stretch:
-    """Return a stretch as a task names it, by its number in the survey."""
-    counts, route = survey.counts[number], routes[number]
-    targets = np.flatnonzero(counts.id_bytes)
-    rows = SparsePair.of(counts.rows, counts.id_bytes, targets)
-    route_pair = SparsePair.of(route.values_at, route.ids_at, targets)
-    return Stretch(counts.table, survey.stretches[number], rows, route_pair)
 
 
 def stretch_order(plan: MovePlan) -> list[int]:

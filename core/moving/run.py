@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from edl_ckpt.core.base.job import FunctionWork, Job
+from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.packing import packed, together
 from edl_ckpt.core.base.parallel import RESULT_BYTES, Advance, Executor, run_all
@@ -38,14 +38,14 @@ from edl_ckpt.core.moving.goal import ShardGoal
 from edl_ckpt.core.moving.input import Input, Stretch
 from edl_ckpt.core.moving.move import Movable, Mover, ShardTerms, exceeds_page_cache
 from edl_ckpt.core.moving.parts import DenseBytes, MoveTask, TaskRead, literals_in, part_tasks, plan_parts
-from edl_ckpt.core.moving.plan import MovePlan, named_stretch, row_marks, stretch_order
+from edl_ckpt.core.moving.plan import MovePlan, row_marks, stretch_order
 from edl_ckpt.core.moving.result import WriteResult
 from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.moving.source_proof import untouched
+from edl_ckpt.core.moving.tasks import handed_out, with_sum_bytes
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
 from edl_ckpt.core.proof.read_back import prove_version
 from edl_ckpt.core.proof.values import ValueOptions
-from edl_ckpt.core.reading.picklable import HeldValue
 from edl_ckpt.core.reading.pieces import PIECE_BYTES
 from edl_ckpt.core.sources.elasticdl.target import VersionLayout
 from edl_ckpt.core.state.annotate import Describe
@@ -139,9 +139,8 @@ class Move:
             executor.share(targets.place)
             self._write_between(files)
         sketch = ContentSketch()
-        opens = HeldValue(self._source.value(), partial(Sending[Input], memory_bytes=memory_bytes))
-        work = FunctionWork(opens, partial(move_task, terms=self.terms, targets=targets))
-        with self._job.run(work, Sending(self._source, 0), tasks) as results:
+        do = partial(move_task, terms=self.terms, targets=targets)
+        with handed_out(self._job, self._source, do, tasks, memory_bytes=memory_bytes) as results:
             for done in results:
                 sketch.add(done.sketch)
                 self.overflowed += done.overflowed
@@ -150,7 +149,7 @@ class Move:
 
     def _named(self, task: MoveTask[int]) -> MoveTask[Stretch]:
         """Return a planned task with its stretches in place of their numbers."""
-        named = ((self._stretch(rows) if isinstance(rows, int) else rows, *how) for rows, *how in task.reads)
+        named = ((self._plan.stretch(rows) if isinstance(rows, int) else rows, *how) for rows, *how in task.reads)
         return MoveTask(task.dense, tuple(starmap(TaskRead[Stretch], named)), task.extents)
 
     def _write_between(self, files: Sequence[Sink]) -> None:
@@ -169,7 +168,7 @@ class Move:
             yield from together(dense, self._settings.batch_bytes, most=_VARIABLES_AT_ONCE)
             for number in order:
                 if self._plan.survey.stretches[number].shard % groups == group:
-                    yield from mover.pieces_of(self._stretch(number))
+                    yield from mover.pieces_of(self._plan.stretch(number))
 
     def tasks(self, executor: Executor) -> Iterator[MoveTask[Stretch]]:
         """Yield all tasks; a result has the sketches of some variables, or of some tables.
@@ -180,7 +179,8 @@ class Move:
         at_once = max(RESULT_BYTES // (4 * sketch_size(plan.survey.widest_row_bytes)), 1)
         yield from (MoveTask(reads=(TaskRead(names),)) for names in self._small_tables(most=at_once))
         task_bytes = executor.task_bytes(value_bytes)
-        yield from (MoveTask(dense) for dense in packed(self._sketched_dense(task_bytes), task_bytes))
+        dense_pieces = with_sum_bytes(self._dense(task_bytes), self.terms.variables.__getitem__)
+        yield from (MoveTask(dense) for dense in packed(dense_pieces, task_bytes))
         most = min(at_once, max(_TASK_BYTES * plan.groups // (_TARGET_BYTES * plan.to_ps), 1))
         limit = executor.task_bytes(value_bytes + plan.survey.id_bytes)
         yield from (MoveTask(reads=tuple(reads)) for reads in together(self._stretches(), limit, most=most))
@@ -197,23 +197,13 @@ class Move:
                     size = min(step, variable.size_bytes - start)
                     yield DenseBytes(variable.name, start, size), size
 
-    def _sketched_dense(self, task_bytes: int) -> Iterator[tuple[DenseBytes, int, str, int]]:
-        """Yield pieces of variables, as `packed` takes them, with the bytes of their sums."""
-        for dense, size_bytes in self._dense(task_bytes):
-            total = self.terms.variables[dense.name]
-            yield dense, size_bytes, "", total if total <= bulk.CHUNK_BYTES else 4 * sketch_size(total)
-
     def _stretches(self) -> Iterator[tuple[TaskRead[Stretch], int]]:
         """Yield each stretch as it is sent, in the order in which they move, with the bytes of its ids and rows."""
         row_bytes = self._plan.row_bytes
         for number in stretch_order(self._plan):
-            stretch = self._stretch(number)
+            stretch = self._plan.stretch(number)
             size = self._source.bytes_of(stretch.ids) + stretch.ids.rows * row_bytes[stretch.table]
             yield TaskRead(stretch), size
-
-    def _stretch(self, number: int) -> Stretch:
-        """Return a stretch as a task names it, by its number in the survey."""
-        return named_stretch(self._plan.survey, self._plan.routes, number)
 
     def _small_tables(self, *, most: int = sys.maxsize) -> Iterator[tuple[str, ...]]:
         """Yield small tables that follow each other in the order of the targets, which is that of their numbers.
