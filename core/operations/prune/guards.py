@@ -283,11 +283,7 @@ def guard_warnings(trial: Sequence[Version], guards: Guards, unreadable: Mapping
         older = len(torn) - 1
         has = f" and {counted(older, 'older version')} have all their" if older else " has all its"
         warnings.append(f"{torn[-1].ref}{has} files but cannot be read: {unreadable[torn[-1].path]}")
-    poor = [v for v in trial if v.state is State.COMPLETE and v.why_not_good]
-    for why in dict.fromkeys(v.why_not_good for v in poor):
-        *older, newest = (v for v in poor if v.why_not_good == why)
-        many = f" and {counted(len(older), 'older version')} do not count as versions" if older else ""
-        warnings.append(f"{newest.ref}{many or ' does not count as a version'} to keep: {why}")
+    warnings += _not_counted(trial)
     whole = [v for v in counted_versions(trial) if is_good(v, unreadable)]
     late = [str(v.version) for v in whole if _written_long_after(v, whole[-1], guards.grace_seconds)]
     if late:
@@ -296,6 +292,20 @@ def guard_warnings(trial: Sequence[Version], guards: Guards, unreadable: Mapping
         restores = "; ElasticDL restores the highest number" if whole[-1].is_elasticdl else ""
         written = f"{trial[0].location}: {was.format(', '.join(late))} written long after higher numbers"
         warnings.append(f"{written}, so {kept} (did the job restart?){restores}")
+    return warnings
+
+
+def _not_counted(trial: Sequence[Version]) -> list[str]:
+    """Return a warning for each reason why complete versions do not count as versions to keep."""
+    by_reason: dict[str, list[Version]] = {}
+    for version in trial:
+        if version.state is State.COMPLETE and version.why_not_good:
+            by_reason.setdefault(version.why_not_good, []).append(version)
+    warnings = []
+    for why, versions in by_reason.items():
+        newest, older = versions[-1], len(versions) - 1
+        many = f" and {counted(older, 'older version')} do not count as versions"
+        warnings.append(f"{newest.ref}{many if older else ' does not count as a version'} to keep: {why}")
     return warnings
 
 
