@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -117,29 +117,51 @@ def requested(request: ExportRequest, format_name: str | None, executor: Executo
     cluster = _cluster_of(executor, request)
     if request.force or not request.version.is_elasticdl:
         check_outside(request.version, request.goal, replaces=request.force)
-    if name not in FORMATS:
-        theirs = _BY_WORD.get(name.lower())
-        hint = f"for {name}: --format {theirs}" if theirs else meant(name, FORMATS)
-        raise UsageError(f"no format {name!r}; expected one of {', '.join(FORMATS)}", hint=hint)
+    _check_name(name)
     if request.digests and request.partial:
         raise UsageError("--digests cannot be used with --partial: they are of a whole version")
-    if request.limit is not None and not FORMATS[name].traits.takes_limit:
-        limited = sorted(each.traits.name for each in _FORMATS if each.traits.takes_limit)
-        raise UsageError(f"--limit is for {', '.join(limited)}")
-    if request.max_shard_bytes and name != "safetensors" and cluster is None:
-        raise UsageError("--max-shard-size is for safetensors")
+    _check_traits(FORMATS[name], request, is_cluster=cluster is not None)
     if cluster is not None:
         if request.partial:
             raise UsageError("--partial cannot be used with --cluster")
         _check_parts(name, request)
-    if request.selection.remap and FORMATS[name].traits.spools and FORMATS[name] is not Dcp:
-        of_arrays = ", ".join(kind.traits.name for kind in _FORMATS if not kind.traits.spools or kind is Dcp)
-        raise UsageError(f"--remap is for {of_arrays}; other formats have ids in rows or files")
+    _check_remap(FORMATS[name], request)
     chosen = Bundle if name == Bundle.traits.name and _is_whole_bundle(request) else FORMATS[name]
     if not issubclass(chosen, SystemFormat) and (request.ranks or request.names):
-        of_systems = ", ".join(each.traits.name for each in _FORMATS if issubclass(each, SystemFormat))
+        of_systems = _names(each for each in _FORMATS if issubclass(each, SystemFormat))
         raise UsageError(f"--ranks and --map are for {of_systems}, and for tensorflow with --ranks")
     return chosen(replace(request, cluster=cluster))
+
+
+def _names(formats: Iterable[type[ExportFormat]]) -> str:
+    """Return the names of formats in one line."""
+    return ", ".join(each.traits.name for each in formats)
+
+
+def _check_name(name: str) -> None:
+    """Raise UsageError for the name of no format, with the one that another tool's name stands for."""
+    if name in FORMATS:
+        return
+    theirs = _BY_WORD.get(name.lower())
+    hint = f"for {name}: --format {theirs}" if theirs else meant(name, FORMATS)
+    raise UsageError(f"no format {name!r}; expected one of {', '.join(FORMATS)}", hint=hint)
+
+
+def _check_traits(kind: type[ExportFormat], request: ExportRequest, *, is_cluster: bool) -> None:
+    """Raise UsageError for limits that a format does not take."""
+    if request.limit is not None and not kind.traits.takes_limit:
+        limited = sorted(each.traits.name for each in _FORMATS if each.traits.takes_limit)
+        raise UsageError(f"--limit is for {', '.join(limited)}")
+    if request.max_shard_bytes and kind is not Safetensors and not is_cluster:
+        raise UsageError("--max-shard-size is for safetensors")
+
+
+def _check_remap(kind: type[ExportFormat], request: ExportRequest) -> None:
+    """Raise UsageError for --remap where a format has no arrays of ids."""
+    if not request.selection.remap or not kind.traits.spools or kind is Dcp:
+        return
+    of_arrays = _names(each for each in _FORMATS if not each.traits.spools or each is Dcp)
+    raise UsageError(f"--remap is for {of_arrays}; other formats have ids in rows or files")
 
 
 def _is_whole_bundle(request: ExportRequest) -> bool:
