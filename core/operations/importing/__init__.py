@@ -12,7 +12,7 @@ import fnmatch
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from shlex import quote
@@ -348,28 +348,41 @@ def _table_sections(source: ArraySource) -> Mapping[str, Mapping[str, Any]]:
     if source.notes and not source.names.tables:
         return source.notes
     pairs, tables = list(_pairs(source)), dict(source.names.tables)
+    if not tables:
+        tables = _guessed_tables(source, pairs)
+    in_tables = {table[key] for table in tables.values() for key in ("ids", "vectors")}
+    choices = [f"{stem}={ids},{vectors}" for stem, ids, vectors in pairs if vectors not in in_tables]
+    if not tables and not choices:
+        choices = _choices_by_shape(source)
+    if choices:
+        why = "arrays that look like a table stay dense variables"
+        if not tables:
+            why = "there are 0 rows: no arrays are a table"
+        more = f", or {counted(len(choices) - 1, 'other choice')}" if choices[1:] else ""
+        source.warnings.append(f"{why}; try: --table {quote(choices[0])}{more}")
+    return tables
+
+
+def _guessed_tables(source: ArraySource, pairs: Sequence[tuple[str, str, str]]) -> dict[str, Mapping[str, Any]]:
+    """Return tables of pairs whose arrays are in no other pair; a guess by shapes is a warning."""
     uses = Counter(name for pair in pairs for name in pair[1:])
-    for stem, ids, vectors in [] if tables else pairs:
+    tables: dict[str, Mapping[str, Any]] = {}
+    for stem, ids, vectors in pairs:
         if uses[ids] == uses[vectors] == 1:
             tables[stem] = {"ids": ids, "vectors": vectors}
             if ids != f"{stem}.ids":
                 source.warnings.append(f"by names and shapes, {ids} and {vectors} are the table {stem}")
-    in_tables = {table[key] for table in tables.values() for key in ("ids", "vectors")}
-    left = [f"{stem}={ids},{vectors}" for stem, ids, vectors in pairs if vectors not in in_tables]
-    if not tables and not left:
-        arrays = source.arrays.values()
-        flat = [ids for ids in arrays if len(ids.shape) == 1]
-        left = [f"NAME={ids.name},{v.name}" for v in arrays if len(v.shape) == 2 for ids in flat if _is_table(ids, v)]
-        left = left or [f"NAME={v.name}" for v in arrays if len(v.shape) == 2 and "emb" in v.name.lower()]
-    if left:
-        more = f", or {counted(len(left) - 1, 'other choice')}" if left[1:] else ""
-        why = (
-            "arrays that look like a table stay dense variables"
-            if tables
-            else "there are 0 rows: no arrays are a table"
-        )
-        source.warnings.append(f"{why}; try: --table {quote(left[0])}{more}")
     return tables
+
+
+def _choices_by_shape(source: ArraySource) -> list[str]:
+    """Return what --table could name, where no names of arrays say it: ids and vectors, or matrices of embeddings."""
+    flat = [array for array in source.arrays.values() if len(array.shape) == 1]
+    matrices = [array for array in source.arrays.values() if len(array.shape) == 2]
+    choices = []
+    for vectors in matrices:
+        choices += [f"NAME={ids.name},{vectors.name}" for ids in flat if _is_table(ids, vectors)]
+    return choices or [f"NAME={vectors.name}" for vectors in matrices if "emb" in vectors.name.lower()]
 
 
 def _pairs(source: ArraySource) -> Iterator[tuple[str, str, str]]:
@@ -385,12 +398,10 @@ def _pairs(source: ArraySource) -> Iterator[tuple[str, str, str]]:
         by_stem[stem].append(name)
     for name, stem in stems(IDS_NAME):
         usual = (f"{stem}.ids", f"{stem}.vectors")
+        has_usual = set(usual) <= source.arrays.keys()
         for vectors in by_stem[stem]:
-            if (
-                (name, vectors) == usual
-                if set(usual) <= source.arrays.keys()
-                else _is_table(source.arrays[name], source.arrays[vectors])
-            ):
+            looks_alike = not has_usual and _is_table(source.arrays[name], source.arrays[vectors])
+            if looks_alike or (name, vectors) == usual:
                 yield stem, name, vectors
 
 
