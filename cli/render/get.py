@@ -44,7 +44,7 @@ def rows(found: Lookup) -> list[list[Any]]:
 def human(found: Lookup, close: Sequence[Neighbours] = ()) -> Lines:
     """Yield the rows, each cut to one line, and the rows nearest to them."""
     rows_found = text.count(len(found.ids), "row")
-    yield head(f"{found.ref}  {found.table}", f"{rows_found} of {found.vectors.shape[1]} {found.dtype}")
+    yield head(f"{found.ref}  {found.title or found.table}", f"{rows_found} of {found.vectors.shape[1]} {found.dtype}")
     columns = Column("id", "number", title=""), Column("values", "prose", worth=9, title="")
     vectors = zip(found.ids.tolist(), found.vectors, strict=True)
     yield Table(*columns, rows=((str(i), _numbers(vector)) for i, vector in vectors))

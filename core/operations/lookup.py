@@ -33,6 +33,7 @@ from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.reading.aliases import own_name
 from edl_ckpt.core.reading.blocks import as_dtype, id_blocks
 from edl_ckpt.core.reading.loss import NOTHING, Loss, open_rest
+from edl_ckpt.core.reading.names import called_names
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.reading.sampling import sample_table
 from edl_ckpt.core.reading.slices import Axis, Index, choose, memory_bytes, parse_index, read_chosen, result_shape
@@ -63,6 +64,8 @@ class Lookup:
     loss: Loss = NOTHING
     """What could not be read; then `unread` are the requested ids that may be there."""
     unread: tuple[int, ...] = ()
+    title: str = ""
+    """The name of the table as people give it: `user:momentum1` for a companion, whose whole name may be long."""
 
     def __repr__(self) -> str:
         return describe(
@@ -286,8 +289,17 @@ def _looked_up(checkpoint: Checkpoint, table: str, ids: I64, vectors: npt.NDArra
     dtype = checkpoint.table_dtype(table)
     if dtype is None:  # no row anywhere: only the info of the table says how wide it is
         vectors = np.zeros((0, checkpoint.table(table).dim), vectors.dtype)
+    (title,) = called_names([table], checkpoint.slots)
     return Lookup(
-        checkpoint.version.ref, table, dtype.name if dtype else "", ids, vectors, (), (), checkpoint.bytes_read
+        checkpoint.version.ref,
+        table,
+        dtype.name if dtype else "",
+        ids,
+        vectors,
+        (),
+        (),
+        checkpoint.bytes_read,
+        title=title,
     )
 
 

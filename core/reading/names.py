@@ -59,9 +59,19 @@ def whole_name(name: str, known: Collection[str], noun: str, ref: str, slots: Ma
     if len(ends) == 1:
         return ends[0]
     if ends:
-        several = abridged(map(escaped, sorted(ends)), _SOME)
+        several = abridged(map(escaped, sorted(called_names(ends, slots))), _SOME)
         raise UsageError(f"which {noun}? {name!r} is the end of {several}", path=ref)
-    raise NameNotFoundError(f"no {noun} {name!r}", path=ref, hint=meant(name, known, f"{noun}s"))
+    raise NameNotFoundError(f"no {noun} {name!r}", path=ref, hint=meant(name, called_names(known, slots), f"{noun}s"))
+
+
+def called_names(names: Iterable[str], slots: Mapping[str, str] | None) -> list[str]:
+    """Return names as messages have them: companions behind a colon, as options take them.
+
+    >>> called_names(["item_emb", "item_emb-freqs"], {"item_emb:freqs": "item_emb-freqs"})
+    ['item_emb', 'item_emb:freqs']
+    """
+    companions = {key: name for name, key in (slots or {}).items()}
+    return [companions.get(name, name) for name in names]
 
 
 def names_like(glob: str, known: Collection[str], slots: Mapping[str, str] | None = None) -> list[str]:
@@ -92,7 +102,7 @@ def chosen_names(
     for glob in globs:
         names = [glob] if glob in known else names_like(glob, known, slots)
         if not names:
-            raise NotFoundError(f"no {noun} matches {glob!r}", hint=meant(glob, known, f"{noun}s"))
+            raise NotFoundError(f"no {noun} matches {glob!r}", hint=meant(glob, called_names(known, slots), f"{noun}s"))
         chosen.update(names)
     return [name for name in known if name in chosen]
 
@@ -115,8 +125,7 @@ def short_names(known: Collection[str], slots: Mapping[str, str] | None = None) 
     >>> short_names(["ebc.user.weight", "optim.m"], {"ebc.user.weight:m": "optim.m"})
     ['user', 'user:m']
     """
-    companions = {key: called for called, key in (slots or {}).items()}
-    every = [companions.get(key, key) for key in known]
+    every = called_names(known, slots)
     lasts = [_last_part(name) for name in every]
     counts = Counter(lasts)
     return [last if counts[last] == 1 else name for last, name in zip(lasts, every, strict=True)]

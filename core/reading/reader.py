@@ -41,7 +41,7 @@ from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.reading.blocks import in_numpy, read_elements
 from edl_ckpt.core.reading.gather import Gathering, Restoring, Server
 from edl_ckpt.core.reading.gathered import GatheredReader
-from edl_ckpt.core.reading.names import slots_of, whole_name
+from edl_ckpt.core.reading.names import called_names, slots_of, whole_name
 from edl_ckpt.core.reading.open_files import OpenFiles
 from edl_ckpt.core.reading.openings import Openings
 from edl_ckpt.core.reading.readers import KeptReader, keep, take_over
@@ -266,7 +266,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
     def entries(self, table: str) -> list[tuple[ShardIndex, TableEntry]]:
         """Return the shards that have a table, with their entries of it; NameNotFoundError for an unknown name."""
         if table not in self._entries:
-            hint = meant(table, self._entries, "tables")
+            hint = meant(table, called_names(self._entries, self.slots), "tables")
             raise NameNotFoundError(f"no table {table!r}", path=self.version.ref, hint=hint)
         return self._entries[table]
 

@@ -11,6 +11,8 @@ import edl_ckpt
 from checkpoints import save_small
 from edl_ckpt.core import NameNotFoundError, add_tag, list_versions, open_checkpoint, set_metrics
 from edl_ckpt.core.base.errors import UsageError
+from foreign import SYSTEMS
+from program import edl
 from system_runs import step_run
 
 USER = "model.ebc.embedding_bags.user.weight"
@@ -65,3 +67,16 @@ def test_cards_say_what_counts(tmp_path: Path) -> None:
     shown = list_versions(tmp_path, grace_seconds=0)._repr_html_()
     for words in ("latest, sealed", "best auc, sealed", "serving", "shard 1 of 2 (numbered 0 to 1) is missing"):
         assert words in shown
+
+
+def test_companions_are_called_by_their_table() -> None:
+    """Rows, errors and hints name a companion as the options take it, whatever its whole name is."""
+    source = SYSTEMS / "bundle/deeprec"
+    for words in (("head",), ("get", "--id", "5")):
+        done = edl(words[0], source, "--table", "item_emb-freqs", *words[1:])
+        assert done.stdout.splitlines()[0].split("  ")[1] == "item_emb:freqs"
+    wrong = edl("get", source, "--table", "item_emb:frq", "--id", "5")
+    assert wrong.stderr.splitlines()[1] == "  did you mean item_emb:freqs?"
+    with open_checkpoint(str(source)) as checkpoint, pytest.raises(NameNotFoundError) as caught:
+        checkpoint.entries("nothing")
+    assert caught.value.hint == "tables there: item_emb, item_emb:freqs, item_emb:versions"
