@@ -130,6 +130,9 @@ def lost_files(files: Mapping[PartName, Mapping[str, Part]]) -> list[str]:
     A rank that had no part of the tensors of a file left none, so a file is missed only where other ranks have that
     number, the rank has others, and the boxes of the file end too early: torch cuts n rows for W ranks into parts of
     ceil(n / W). A tensor in one box may be a whole one: it counts where others are cut.
+
+    All files of the last rank are never missed: with c = ceil(n / W), the first W - 1 parts have m = min(n, (W - 1) c)
+    rows, and ceil(m / (W - 1)) is c again. So they are, byte for byte, what W - 1 ranks save of a tensor of m rows.
     """
     sets: dict[tuple[str, str, int], dict[PartName, Mapping[str, Part]]] = {}
     for name, parts in files.items():

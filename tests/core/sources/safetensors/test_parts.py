@@ -258,3 +258,17 @@ def test_ranks_without_rows_have_lost_nothing(tmp_path: Path) -> None:
         os.utime(path, (LONG_AGO, LONG_AGO))
     states = {version.number: version.state for version in list_versions(str(tmp_path)).versions}
     assert states == {100: State.COMPLETE, 200: State.COMPLETE}
+
+
+@pytest.mark.parametrize("ranks", range(2, 12))
+def test_all_files_of_the_last_rank_are_never_missed(ranks: int) -> None:
+    """Without them the others are what one rank less saves of fewer rows, so no header can show the loss."""
+    for rows in range(1, 60):
+        left = cut_by_rows(rows, ranks)[: ranks - 1]
+        assert left == cut_by_rows(sum(left), ranks - 1)
+
+
+def cut_by_rows(rows: int, ranks: int) -> list[int]:
+    """Return how many rows each rank has, as torch cuts them."""
+    step = -(-rows // ranks)
+    return [max(min(step, rows - rank * step), 0) for rank in range(ranks)]
