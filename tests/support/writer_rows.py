@@ -20,6 +20,7 @@ from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.operations.verify.check import verify_version
 from sweep_state import EXPORTS
+from system_runs import SYSTEMS
 from zoo import BASES, GUESTS, settle, step_of
 
 PLACES: Final = ("run", "other", EXPORTS)
@@ -55,6 +56,25 @@ def _steps(system: str, work: Path, *, guests: tuple[str, ...] = SOME) -> None:
         GUESTS[guest](step)
     (work / EXPORTS).mkdir()
     settle(place)
+
+
+def _torch_files(work: Path) -> None:
+    """Make two steps, each with one file of torch.save; the older one has guests."""
+    for number in (STEP, NEWER):
+        step = work / f"run/step_{number}"
+        step.mkdir(parents=True)
+        shutil.copyfile(SYSTEMS / "torch/verl2.full.pt", step / "pytorch_model.bin")
+    for guest in SOME:
+        GUESTS[guest](work / f"run/step_{STEP}")
+    (work / EXPORTS).mkdir()
+    settle(work / "run")
+
+
+def _torch_file_exported(work: Path) -> None:
+    """Make the same, and an earlier export in the place of the new one."""
+    _torch_files(work)
+    shutil.copyfile(SYSTEMS / "torch/files/1.pt", work / EXPORTS / "made.pt")
+    settle(work / EXPORTS)
 
 
 def _plain(system: str, work: Path) -> None:
@@ -131,9 +151,21 @@ def _of_system(system: str) -> Iterator[Writer]:
     )
 
 
+def _of_torch_files() -> Iterator[Writer]:
+    again = ("reshard", f"run@{STEP}", "--ranks", "1", "--workers", "1")
+    yield Writer("reshard in place, torch file", _torch_files, again)
+    yield Writer("reshard in place without exchange, torch file", _torch_files, again, has_exchange=False)
+    edit = ("edit", f"run@{STEP}", "--output", "other", "--cast", "*=float64", "--workers", "1")
+    yield Writer("edit, torch file", _torch_files, edit)
+    export = ("export", f"run@{STEP}", f"{EXPORTS}/made.pt", "--force")
+    yield Writer("export --force, torch file", _torch_file_exported, export)
+    yield Writer("copy, torch file", _torch_files, ("copy", f"run@{STEP}", "other", "--workers", "1"))
+
+
 def _rows() -> Iterator[Writer]:
     for system in BASES:
         yield from _of_system(system)
+    yield from _of_torch_files()
     for system in ("dcp", "tensorflow"):
         steps = partial(_steps, system)
         yield Writer(f"strip, {system}", steps, _STRIP)

@@ -20,6 +20,7 @@ BASES: Final[Mapping[str, str]] = {
     "safetensors": "safetensors/checkpoint-200",
     "tfra": "tfra/step_3",
     "dynamicemb": "dynamicemb/step_1",
+    "torch-checkpointing": "torch/checkpointing2/step_5",
 }
 """A fixture of each system that is written."""
 OLD: Final = 1_700_000_000

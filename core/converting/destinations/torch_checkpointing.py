@@ -22,7 +22,7 @@ from edl_ckpt.core.sources.torch.sharding import Placement
 from edl_ckpt.core.sources.torch.writing import SavedFile, saved_file
 from edl_ckpt.core.sources.torch_checkpointing.indexing import Shares, placed
 from edl_ckpt.core.sources.torch_checkpointing.metadata import read_metadata
-from edl_ckpt.core.sources.torch_checkpointing.names import METADATA, files_by_item
+from edl_ckpt.core.sources.torch_checkpointing.names import METADATA, files_by_item, item_named
 from edl_ckpt.core.sources.torch_checkpointing.renewing import (
     Kept,
     Path,
@@ -85,18 +85,32 @@ class ToOwnTorchCheckpointing(ToTorch):
 
     @cached_property
     def own_names(self) -> frozenset[str]:
-        """All files of items, and the metadata."""
+        """All files of items, and the metadata; files of somebody else go along."""
         version = self.source.version
         claimed = {version.name_of(file.path) for shard in version.shards for file in shard.files}
-        return frozenset({*claimed, METADATA} & {*version.sizes})
+        named = {path for files in self._named.values() for path in files.values()}
+        items = {name for name in claimed if name in named or item_named(name) is not None}
+        return frozenset({*items, METADATA} & {*version.sizes})
 
     @cached_property
     def _document(self) -> Mapping[str, Any] | None:
         """The metadata as they were read; None without any."""
-        if METADATA not in self.own_names:
+        if METADATA not in self.source.version.sizes:
             return None
         document: Mapping[str, Any] = plain_document(read(self.head(METADATA))[0])
         return document
+
+    @cached_property
+    def _named(self) -> Mapping[str, Mapping[int, str]]:
+        """The files that the metadata name, by item and rank."""
+        items = {} if self._document is None else self._document["metadata"]
+        return {
+            item: {
+                rank: f"{item}_{rank}.pt" if layout is None else layout["file_path"]
+                for rank, layout in described["rank_to_layout_info"].items()
+            }
+            for item, described in items.items()
+        }
 
     @cached_property
     def _paths(self) -> Mapping[str, Mapping[int, str]]:
@@ -109,14 +123,12 @@ class ToOwnTorchCheckpointing(ToTorch):
             raise UnsupportedError(message, path=self.source.version.ref, hint=f"tensors alone: {way}")
         if self._document is None:
             return files_by_item(names)
-        found: dict[str, dict[int, str]] = {}
-        for item, described in self._document["metadata"].items():
-            for rank, layout in described["rank_to_layout_info"].items():
-                found.setdefault(item, {})[rank] = f"{item}_{rank}.pt" if layout is None else layout["file_path"]
+        found = {item: dict(files) for item, files in self._named.items()}
         taken = {path for files in found.values() for path in files.values()}
         for name in sorted(names - taken):
-            item, _, rest = name.rpartition("_")
-            found.setdefault(item, {})[int(rest.partition(".")[0])] = name
+            named_so = item_named(name)
+            if named_so is not None:
+                found.setdefault(named_so[0], {})[named_so[1]] = name
         return found
 
     @property
@@ -143,7 +155,7 @@ class ToOwnTorchCheckpointing(ToTorch):
 
     @cached_property
     def _shares(self) -> Mapping[str, Shares] | None:
-        if METADATA not in self.own_names:
+        if METADATA not in self.source.version.sizes:
             return None
         return read_metadata(self.source.files[self.source.version.path_of(METADATA)]).shares
 

@@ -15,7 +15,7 @@ from edl_ckpt.core.sources.interface import NotOfFormatError
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 from edl_ckpt.core.sources.torch.format import words_of
 from edl_ckpt.core.sources.torch.kinds import check_kind
-from edl_ckpt.core.sources.torch_checkpointing.names import METADATA, RUNNING, files_by_item, lacking
+from edl_ckpt.core.sources.torch_checkpointing.names import METADATA, RUNNING, files_by_item, item_named, lacking
 from edl_ckpt.core.storage.interface import RangeReader
 
 if TYPE_CHECKING:  # a listing needs no index
@@ -71,7 +71,8 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
     ]
     if not is_named or any(files_of_item for files_of_item in items.values()):
         lacks += lacking(items, ranks, items.keys() - named.keys())
-    faults = {path: fault for path, fault in digests.items() if isinstance(fault, Exception)}
+    read = {METADATA, *(path for every in items.values() for path in every.values())}
+    faults = {path: fault for path, fault in digests.items() if isinstance(fault, Exception) and path in read}
     lacks += [words_of(path, fault) for path, fault in faults.items() if not isinstance(fault, UnsupportedError)]
     root = next((one.path.removesuffix(f"/{path}") for path, one in files.items()), "")
     if root.rpartition("/")[2].startswith(RUNNING):
@@ -97,10 +98,9 @@ def _items(files: Files, named: Mapping[str, Mapping[str, str]]) -> dict[str, di
     taken = {path for every in named.values() for path in every.values()}
     found = {item: {int(rank): path for rank, path in every.items()} for item, every in named.items()}
     for path in files:
-        item, _, rest = path.rpartition("_")
-        number = rest.partition(".")[0]
-        if path not in taken and item and "/" not in path and number.isdigit() and len(number) < 7:
-            found.setdefault(item, {})[int(number)] = path
+        named_so = item_named(path)
+        if path not in taken and named_so is not None:
+            found.setdefault(named_so[0], {})[named_so[1]] = path
     return found
 
 

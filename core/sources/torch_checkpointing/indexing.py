@@ -19,7 +19,7 @@ from edl_ckpt.core.sources.torch.sharding import Share, check_share
 from edl_ckpt.core.sources.torch.tensors import ItemValues
 from edl_ckpt.core.sources.torch.tree import Unread
 from edl_ckpt.core.sources.torch_checkpointing.metadata import Metadata, read_metadata
-from edl_ckpt.core.sources.torch_checkpointing.names import METADATA, files_by_item
+from edl_ckpt.core.sources.torch_checkpointing.names import METADATA, files_by_item, item_named
 from edl_ckpt.core.storage.interface import RangeReader
 
 _MOST_DOCUMENT: Final = 64 << 20
@@ -35,11 +35,10 @@ def add_all(content: Content) -> None:
     else:
         items = {item: dict(ranks) for item, ranks in metadata.files.items()}
         taken = {path for ranks in items.values() for path in ranks.values()}
-        for path, found in content.files.items():
-            item, _, rest = path.rpartition("_")
-            if path not in taken and path != METADATA and item and rest.partition(".")[0].isdigit():
-                items.setdefault(item, {})[int(rest.partition(".")[0])] = path
-            del found
+        for path in content.files:
+            named_so = item_named(path)
+            if path not in taken and named_so is not None:
+                items.setdefault(named_so[0], {})[named_so[1]] = path
     ranks = metadata.ranks if metadata else max((max(every) for every in items.values()), default=0) + 1
     by_item: dict[str, list[Source]] = {}
     for item, paths in items.items():

@@ -43,6 +43,16 @@ def files_by_item(names: Collection[str]) -> dict[str, dict[int, str]]:
     return found if is_torch and len(found) > 1 and all(0 in ranks for ranks in found.values()) else {}
 
 
+def item_named(name: str) -> tuple[str, int] | None:
+    """Return the item and the rank that the name of a file says; None for a file of somebody else.
+
+    >>> item_named("step_0.pt"), item_named("notes_1.txt"), item_named("__9_1.distcp")
+    (('step', 0), None, None)
+    """
+    match = _FILE.fullmatch(name)
+    return None if match is None or _OF_OTHERS.fullmatch(name) else (match[1], int(match[2]))
+
+
 def lacking(items: Mapping[str, Mapping[int, str]], ranks: int, everywhere: Collection[str]) -> list[str]:
     """Return which ranks have no file of an item, in words; `everywhere` are the items that each rank must have."""
     lacks: list[str] = []

@@ -204,3 +204,14 @@ def test_the_library_loads_other_ranks(before: int, after: int, metadata: bool, 
     run_judge(PYTHON, JUDGE, "load", str(tmp_path / "new" / STEP), str(after), *more)
     if metadata and after > 1:  # fewer ranks find the files of items without a resharder, too
         run_judge(PYTHON, JUDGE, "load", str(tmp_path / "new" / STEP), str(min(after - 1, 2)), "other")
+
+
+def test_files_of_others(tmp_path: Path) -> None:
+    """Files of somebody else are no items, although a number ends their names: they tear nothing, and go along."""
+    source = real(tmp_path / "runs")
+    for name in ("notes_1.txt", "__9_1.distcp", "optim.rank_1.world_size_2"):
+        (tmp_path / "runs" / STEP / name).write_text("kept")
+    wanted = fingerprint(source)
+    convert_version(source, 3, output=str(tmp_path / "new"))
+    assert fingerprint(f"{tmp_path / 'new'}@5") == wanted
+    assert (tmp_path / "new" / STEP / "notes_1.txt").read_text() == "kept"
