@@ -52,10 +52,10 @@ def diff_command(
         raise UsageError("--rows can only be used with --json, --jsonl or --csv")
     if b.startswith("@"):  # in the location of the first
         b = f"{a.rpartition('@')[0] if '@' in a.rpartition('/')[2] else a}{b}"
-    versions = references.looked_at(a, out), references.looked_at(b, out)
+    old, new = references.looked_at_each((a, b), out)
     pairs = read_pairs(names) if names else None
     with working(out, cluster, workers) as work:
-        result = diff_versions(*versions, tolerance=tolerance, top=top, rows=rows, names=pairs, **work, reporter=out)
+        result = diff_versions(old, new, tolerance=tolerance, top=top, rows=rows, names=pairs, **work, reporter=out)
     out.show(
         lambda: render.document(result, rows=rows),
         render.human(result, every=out.shows_all(every)),

@@ -20,7 +20,7 @@ from edl_ckpt.core.base.words import Level, command
 from edl_ckpt.core.model.versions import State
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.model.versions import Version
+    from edl_ckpt.core.model.versions import Listing, Version
     from edl_ckpt.core.operations.verify.check import VerifyRun
     from edl_ckpt.core.operations.verify.fallback import Others
     from edl_ckpt.core.operations.verify.findings import ValueSample, VerifyResult
@@ -89,7 +89,9 @@ def verify_command(
     formats.check_prometheus(out, prometheus=prometheus)
     _check_targets(junit, summary, ids, digests)
     _check_clashes(newest=newest, every=every, seal=seal, csv=out.csv, like=like)
-    location, versions, latest = _versions(out, ref, every=every or newest, grace_seconds=parse_duration(grace))
+    location, versions, latest, listing = _versions(
+        out, ref, every=every or newest, grace_seconds=parse_duration(grace)
+    )
     level = _level(quick=quick, deep=deep)
     locking = o.locking(out, lock_wait)
     found: NewestGood | None = None
@@ -109,6 +111,7 @@ def verify_command(
                 take_ids=taking,
                 like=form,
                 against=against,
+                listing=listing,
                 take=partial(_print_line, out),
                 **work,
                 **locking,
@@ -274,24 +277,24 @@ def _end(out: Output, run: VerifyRun, *, strict: bool, every: bool) -> None:
 
 def _versions(
     out: Output, ref: str | None, *, every: bool, grace_seconds: float
-) -> tuple[Location, tuple[Version, ...], bool]:
+) -> tuple[Location, tuple[Version, ...], bool, Listing | None]:
     """Return the location of a reference, and its version, or with `every` all versions of the location.
 
-    And whether it is the version that is the newest now.
+    And whether it is the version that is the newest now, and the listing that all this is from, if there is one.
     """
-    from edl_ckpt.core.catalog.listing import list_versions, resolve, split_version_dir
+    from edl_ckpt.core.catalog.listing import list_versions, resolve_listed, split_version_dir
 
     parsed = references.parsed_ref(ref, out)
     latest = parsed.version == "latest" and not split_version_dir(parsed.location)
     if not every:
         # The newest version is checked although it is known to be damaged: else the next check would be a success.
-        found = resolve(parsed, reporter=out, seals=False, damaged=True, grace_seconds=grace_seconds)
-        return parsed.location, (found,), latest
+        found = resolve_listed(parsed, reporter=out, seals=False, damaged=True, grace_seconds=grace_seconds)
+        return parsed.location, (found.version,), latest, found.listing
     if not latest:
         raise UsageError("--all and --newest need a location without a version", path=ref)
     listing = list_versions(parsed.location, grace_seconds=grace_seconds)
     check_no_parent(listing)
-    return parsed.location, listing.versions, False
+    return parsed.location, listing.versions, False, None if listing.bound else listing
 
 
 def _sampled(percent: str | None, seed: int | None, *, clashes: bool) -> ValueSample | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from edl_ckpt.cli.options.hints import check_named, is_named
@@ -44,11 +45,26 @@ def resolve_ref(ref: str | None, out: Output, *, to_change: bool = False, aloud:
 def looked_at(ref: str | None, out: Output) -> Version:
     """Return the version that a reference names, for a command that only reads it; warn where it breaks its seal."""
     version = resolve_ref(ref, out)
+    _warn_of(version, out)
+    return version
+
+
+def looked_at_each(refs: Sequence[str], out: Output) -> tuple[Version, ...]:
+    """Return the same of several references; a location that two of them name is listed once."""
+    from edl_ckpt.core.catalog.listing import resolve_each
+
+    versions = resolve_each([parsed_ref(ref, out) for ref in refs], reporter=out)
+    for version in versions:
+        _warn_of(version, out)
+    return versions
+
+
+def _warn_of(version: Version, out: Output) -> None:
+    """Warn of a version that breaks its seal, or has newer metadata."""
     if version.seal_warning:
         out.warn(f"{version.ref}: {version.seal_warning}")
     if version.is_newer and version.metadata_fault:
         out.warn(f"{version.ref}: its metadata: {version.metadata_fault}")
-    return version
 
 
 def resolve_named(ref: str | None, out: Output, name: str, *rest: str) -> Version:

@@ -44,14 +44,16 @@ def with_metadata(
     metadata: LocationMetadata,
     unknown: Fault | None = None,
     *,
-    seals: bool = True,
+    seals: bool | frozenset[int] = True,
 ) -> tuple[Version, ...]:
     """Return versions with their metadata, and with what their seals say; reads the seals that `metadata` names.
 
-    `unknown` is why no metadata can be read. Without `seals` none is read.
+    `unknown` is why no metadata can be read. Without `seals` none is read; of numbers, those of their versions.
     """
     described = [annotated(version, metadata, unknown) for version in _with_names(versions, metadata)]
     with_seals = [v for v in described if v.has_place_for_seal and stored_key(v.key) in metadata.sealed]
+    if not isinstance(seals, bool):
+        with_seals = [v for v in with_seals if v.version in seals]
     sealed = _sealed(store, [v for v in with_seals if seals and not v.fault], metadata)
     return tuple(sealed.get(v.path, v) for v in described)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from edl_ckpt.core.base.errors import (
     EdlCkptError,
@@ -119,9 +119,13 @@ def _list(
     known: Known | None = None,
     entries: list[Entry] | None = None,
     *,
-    seals: bool = True,
+    seals: bool | frozenset[int] = True,
 ) -> Listing:
-    """Return the versions of a location; `entries` are those of a listing that was made just now."""
+    """Return the versions of a location; `entries` are those of a listing that was made just now.
+
+    `seals` may be numbers, the seals of which are read. A version of another number may then have doubts that its seal
+    would settle.
+    """
     settling = Settling(store, wait_seconds)
     known = Known(trusts_index=True) if known is None else known
     while True:
@@ -133,7 +137,12 @@ def _list(
 
 
 def _list_once(
-    store: LocalStore | ObjectStore, fresh_after: float, known: Known, entries: list[Entry] | None, *, seals: bool
+    store: LocalStore | ObjectStore,
+    fresh_after: float,
+    known: Known,
+    entries: list[Entry] | None,
+    *,
+    seals: bool | frozenset[int],
 ) -> tuple[Listing, list[Entry]]:
     """Return the versions of a location as one pass finds them, and what there is of our state."""
     where = store.location
@@ -275,31 +284,90 @@ def resolve(
     be damaged, for a caller that verifies it.
     """
     ref = ref if isinstance(ref, CheckpointRef) else parse_ref(ref)
-    given = ref
-    if alone := named_step(ref) or named_file(ref):
-        return alone
-    split = split_version_dir(ref.location)
-    if split and ref.version == "latest":
-        ref = CheckpointRef(*split)
+    return _resolved(ref, _Listings([ref], grace_seconds, seals=seals), reporter, damaged=damaged).version
+
+
+class Resolved(NamedTuple):
+    """A version, and the listing of its location that it was chosen from."""
+
+    version: Version
+    listing: Listing | None
+    """None where not the whole location was listed."""
+
+
+def resolve_listed(
+    ref: CheckpointRef,
+    *,
+    grace_seconds: float = GRACE_SECONDS,
+    reporter: Reporter = WARNINGS,
+    seals: bool = True,
+    damaged: bool = False,
+) -> Resolved:
+    """Return the version that a reference names with its listing, so that nobody lists again; as `resolve`."""
+    return _resolved(ref, _Listings([ref], grace_seconds, seals=seals), reporter, damaged=damaged)
+
+
+def resolve_each(refs: Sequence[CheckpointRef], *, reporter: Reporter = WARNINGS) -> tuple[Version, ...]:
+    """Return the versions that references name, of each location from one listing; errors as `resolve`."""
+    listings = _Listings(refs, GRACE_SECONDS)
+    return tuple(_resolved(ref, listings, reporter).version for ref in refs)
+
+
+class _Listings:
+    """Listings of the locations that some references name, each made once.
+
+    Where all of them name numbers, only the seals of these are read.
+    """
+
+    def __init__(self, refs: Iterable[CheckpointRef], grace_seconds: float, *, seals: bool = True) -> None:
+        self.grace_seconds = grace_seconds
+        wanted = [_in_directory(ref).version for ref in refs]
+        numbers = frozenset(each for each in wanted if isinstance(each, int))
+        self._seals: bool | frozenset[int] = numbers if seals and len(numbers) == len({*wanted}) else seals
+        self._made: dict[Location, Listing] = {}
+
+    def is_made(self, store: Store) -> bool:
+        """Say whether the location of a store was listed."""
+        return store.location in self._made
+
+    def of(self, store: LocalStore | ObjectStore, entries: list[Entry] | None) -> Listing:
+        """Return the listing of the location of a store; `entries` as in `_list`."""
+        where = store.location
+        if where not in self._made:
+            self._made[where] = _list(store, self.grace_seconds, None, entries=entries, seals=self._seals)
+        return self._made[where]
+
+
+def _in_directory(ref: CheckpointRef) -> CheckpointRef:
+    """Return a reference to the directory of a version as the number in its location, and any other as it is."""
+    split = split_version_dir(ref.location) if ref.version == "latest" else None
+    return CheckpointRef(*split) if split else ref
+
+
+def _resolved(given: CheckpointRef, listings: _Listings, reporter: Reporter, *, damaged: bool = False) -> Resolved:
+    """Return the version that a reference names, and the listing that shows it; errors as `resolve`."""
+    if alone := named_step(given) or named_file(given):
+        return Resolved(alone, None)
+    ref, grace_seconds = _in_directory(given), listings.grace_seconds
     if ref.version == "latest" and (above := _in_folder(ref.location, grace_seconds)):
-        return above
-    named = given.location.split()[1] if split else None
+        return Resolved(above, None)
+    named = given.location.split()[1] if split_version_dir(given.location) else None
     store = open_location(ref.location)
     entries: list[Entry] | None = None
-    if lists_marks(store) and (entries := store.few(Interest(store))) is None:
+    if not listings.is_made(store) and lists_marks(store) and (entries := store.few(Interest(store))) is None:
         fresh_after = time.time() - grace_seconds
         choose = partial(pick, wanted=ref.version, named=named)
         by_metadata = isinstance(ref.version, str) and ref.version != "latest"
         if (found := one_of_many(store, choose, fresh_after, by_metadata=by_metadata)) is not None:
-            return found
-    listing = _list(store, grace_seconds, None, entries=entries, seals=seals)
+            return Resolved(found, None)
+    listing = listings.of(store, entries)
     if not (listing.versions or listing.bound) and ref.version == "latest" and (alone := directory_alone(ref.location)):
-        return alone
+        return Resolved(alone, None)
     if not (listing.versions or listing.bound) and (words := stranger(store, listing)):
         raise UnsupportedError(words, path=ref.location.url, code="other-format")
     if damaged and ref.version == "latest":
         listing = replace(listing, versions=tuple(replace(v, verdict=None) for v in listing.versions))
-    return _picked(listing, ref.version, reporter, named)
+    return Resolved(_picked(listing, ref.version, reporter, named), None if listing.bound else listing)
 
 
 def _picked(listing: Listing, wanted: int | str, reporter: Reporter, named: str | None = None) -> Version:

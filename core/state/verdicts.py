@@ -115,12 +115,13 @@ def remember_verdicts(location: Location, found: Sequence[Remembered]) -> None:
         return
     with suppress(EdlCkptError):
         store = open_store(location)
-        if store.names(META_DIR):
-            _add(store, META_DIR, found)
+        if names := store.names(META_DIR):
+            _add(store, META_DIR, names, found)
             return
     with suppress(EdlCkptError, OSError):
         if cache := _cache(make=True):
-            _add(cache, _cache_folder(location), found)
+            folder = _cache_folder(location)
+            _add(cache, folder, cache.names(folder), found)
 
 
 def forget_verdicts(store: Store) -> bool:
@@ -153,10 +154,13 @@ def _cache_folder(location: Location) -> str:
     return f"{_CACHE}/{name_of(location)}"
 
 
-def _add(store: Store, folder: str, found: Sequence[Remembered]) -> None:
-    """Write a file with verdicts and all that other files contain, and remove the files that it replaces."""
+def _add(store: Store, folder: str, names: Iterable[str], found: Sequence[Remembered]) -> None:
+    """Write a file with verdicts and all that other files contain, and remove the files that it replaces.
+
+    `names` are those in the directory.
+    """
     before: dict[str, tuple[Remembered, ...]] = {}
-    for name in filter(is_verdicts, store.names(folder)):
+    for name in filter(is_verdicts, names):
         data = store.read_small(f"{folder}/{name}")
         if data is not None:
             before[name] = parse_verdicts(data)

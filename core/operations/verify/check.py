@@ -41,7 +41,7 @@ from edl_ckpt.core.catalog.single_file import named_file
 from edl_ckpt.core.cluster.choice import ExecutorLike, job_of
 from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.model.tables import ShardIndex
-from edl_ckpt.core.model.versions import CheckpointRef, Seal, State, Version, differing_sizes
+from edl_ckpt.core.model.versions import CheckpointRef, Listing, Seal, State, Version, differing_sizes
 from edl_ckpt.core.operations.verify.against import check_against
 from edl_ckpt.core.operations.verify.companions import check_companions
 from edl_ckpt.core.operations.verify.findings import HINTS, LEVELS, UNREAD, Finding, Report, ValueSample, VerifyResult
@@ -247,6 +247,7 @@ def verify_version(
     like: VersionLike | Form | None = None,
     against: str | Digests | None = None,
     remember: bool = True,
+    listing: Listing | None = None,
     executor: ExecutorLike | None = None,
     workers: int | None = None,
     reporter: Reporter = WARNINGS,
@@ -261,9 +262,10 @@ def verify_version(
     and a number of ranks or None, the result says what that loader would do with the files. With `like`, another
     version, all its tables and variables must be there in the same form. With `against`, digests or a file of them, all
     its names must be there with the same content; the level is `deep` then. `take_ids` gets the ids of all rows in
-    findings. With a `distributed.Client` as `executor`, its workers read the ids and values. When a job changes a shard
-    meanwhile, the version is verified again. Raises UsageError for another level, LockedError when a shard keeps
-    changing, and the errors of storage; a damaged checkpoint raises nothing.
+    findings. A `listing` of the location that was made just now shows what is beside the version. With a
+    `distributed.Client` as `executor`, its workers read the ids and values. When a job changes a shard meanwhile, the
+    version is verified again. Raises UsageError for another level, LockedError when a shard keeps changing, and the
+    errors of storage; a damaged checkpoint raises nothing.
 
     >>> result = verify_version("run@200", level="deep")
     >>> result.ok, [finding.code for finding in result.findings]
@@ -272,7 +274,7 @@ def verify_version(
     version = as_version(version)
     form = like if isinstance(like, Form) or like is None else form_of(like)
     digests = read_digests(against) if isinstance(against, str) else against
-    scope = Scope(level, use_seal, beside, sample, loader, take_ids, form, digests)
+    scope = Scope(level, use_seal, beside, sample, loader, take_ids, form, digests, listing)
     result = verify_indexed(
         version,
         verify_job(
@@ -318,6 +320,8 @@ class Scope(NamedTuple):
     take_ids: TakeIds | None = None
     like: Form | None = None
     against: Digests | None = None
+    listing: Listing | None = None
+    """Of the location, where the caller has just made one."""
 
 
 def verify_indexed(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tuple[ShardIndex, ...]]:
@@ -335,6 +339,7 @@ def verify_indexed(version: Version, job: Job, scope: Scope) -> tuple[VerifyResu
             if attempt == ATTEMPTS - 1:
                 raise
             time.sleep(_PAUSE_SECONDS)
+            scope = scope._replace(listing=None)
             alone = named_file(CheckpointRef(Location(version.path, version.location.options), "latest"))
             present = (alone,) if alone else list_versions(version.location).versions
             version = next((v for v in present if v.path == version.path), version)
@@ -352,7 +357,7 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
     with ExitStack() as stack:
         others = Beside(2)  # far away, each of these takes a request or two, as the headers do
         stack.callback(others.close)
-        names = others.begin(lambda: check_names(store, version, beside=scope.beside))
+        names = others.begin(lambda: check_names(store, version, beside=scope.beside, listing=scope.listing))
         sealed = others.begin(lambda: find_seal(store, version, use_seal=scope.use_seal))
         readers: dict[str, RangeReader] = {}
         with report.checking("headers"):
@@ -497,6 +502,7 @@ def verify_versions(
     take_ids: TakeIds | None = None,
     like: VersionLike | None = None,
     against: str | None = None,
+    listing: Listing | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     take: Callable[[VerifyResult | tuple[str, EdlCkptError]], None] = lambda _: None,
     executor: ExecutorLike | None = None,
@@ -506,8 +512,9 @@ def verify_versions(
     """Verify each version as `verify_version` does, or with `seal` as `verify_and_seal` does.
 
     An error of one version is in the result, and the next version is verified. The first result of a location has the
-    warnings about names in it. `take` gets each result, or the reference and the error, as soon as it is known. Where
-    versions `may_be_writing`, findings in one that a job is still writing, and that has no seal, are warnings.
+    warnings about names in it; a `listing` of it that was made just now shows them. `take` gets each result, or the
+    reference and the error, as soon as it is known. Where versions `may_be_writing`, findings in one that a job is
+    still writing, and that has no seal, are warnings.
     """
     results: list[VerifyResult] = []
     failed: list[tuple[str, EdlCkptError]] = []
@@ -541,6 +548,7 @@ def verify_versions(
                     version,
                     use_seal=use_seal,
                     beside=beside,
+                    listing=listing if listing is not None and listing.location == version.location else None,
                     executor=executor,
                     workers=workers,
                     reporter=reporter,
@@ -566,6 +574,7 @@ def verify_and_seal(
     take_ids: TakeIds | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     remember: bool = True,
+    listing: Listing | None = None,
     executor: ExecutorLike | None = None,
     workers: int | None = None,
     reporter: Reporter = WARNINGS,
@@ -583,7 +592,7 @@ def verify_and_seal(
         workers=workers,
         reporter=reporter,
     )
-    result, _ = verify_indexed(version, job, Scope("deep", use_seal, beside, take_ids=take_ids))
+    result, _ = verify_indexed(version, job, Scope("deep", use_seal, beside, take_ids=take_ids, listing=listing))
     sealed = _seal_checked(version, result, job, use_seal=use_seal, wait_seconds=wait_seconds)
     if remember:
         with Memory() as memory:

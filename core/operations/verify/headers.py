@@ -11,10 +11,10 @@ from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.words import abridged, base_name, missing_shards
-from edl_ckpt.core.model.versions import BEING_WRITTEN, MISSING_LISTED, ShardFile, State, Version
+from edl_ckpt.core.model.versions import BEING_WRITTEN, MISSING_LISTED, Listing, ShardFile, State, Version
 from edl_ckpt.core.operations.verify.findings import Report
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
-from edl_ckpt.core.sources.elasticdl.loader import scan_crashes, takes_for_whole
+from edl_ckpt.core.sources.elasticdl.loader import names_listed, scan_crashes, takes_for_whole
 from edl_ckpt.core.sources.registry import source_of
 from edl_ckpt.core.state.shard_note import mixture
 from edl_ckpt.core.storage import Store
@@ -23,15 +23,18 @@ from edl_ckpt.core.storage.interface import RangeReader
 _COUNTS: Final = 20
 
 
-def check_names(store: Store, version: Version, *, beside: bool) -> Report:
-    """Report what names show: those of the shards, of the notes on them, and of what is `beside` the version."""
+def check_names(store: Store, version: Version, *, beside: bool, listing: Listing | None = None) -> Report:
+    """Report what names show: those of the shards, of the notes on them, and of what is `beside` the version.
+
+    A `listing` of the location, if there is one, saves a look at it.
+    """
     report = Report()
     with report.checking("names"):
         _check_listing(version, report)
         if why := mixture(store, version):
             report.add("mixed-runs", why, path=version.path)
         if beside and version.is_elasticdl and not version.is_alone:  # it scans nothing where a file is alone
-            _check_location(store, version, report)
+            _check_location(store, version, listing, report)
     return report
 
 
@@ -72,19 +75,24 @@ def _check_listing(version: Version, report: Report) -> None:
         )  # fmt: skip
 
 
-def _check_location(store: Store, version: Version, report: Report) -> None:
+def _check_location(store: Store, version: Version, listing: Listing | None, report: Report) -> None:
     """Report the names on which ElasticDL's scan of the whole location raises an exception, whatever the version is."""
-    name = base_name(version.path)
+    known: dict[str, Collection[str] | None] = {}  # a request less for each of them
+    if not version.uuid:
+        known[base_name(version.path)] = version.names_inside
+    if listing is not None:
+        known |= names_listed(listing)
 
     def inside(entry: str) -> Collection[str] | None:
-        if entry == name and not version.uuid:  # a request less
-            return version.names_inside
+        if entry in known:
+            return known[entry]
         with suppress(EdlCkptError):
             found = store.names(entry)
             return None if not found and os.path.isfile(store.path(entry)) else found
         return ()
 
-    for crashing in scan_crashes(store.names(""), inside):
+    names = store.names("") if listing is None else {*known, *(entry.name for entry in listing.foreign)}
+    for crashing in scan_crashes(names, inside):
         where = " where a directory lists it first" if "/" in crashing else ""
         message = f"ElasticDL stops at this name when it looks for the newest version{where}"
         report.add("scan-crash", message, path=version.location.url, subject=crashing)

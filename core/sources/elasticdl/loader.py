@@ -81,11 +81,17 @@ def listed_crashes(listing: Listing) -> list[str]:
     """
     if listing.versions and not any(version.is_elasticdl for version in listing.versions):
         return []
-    inside: dict[str, Sequence[str] | None] = {e.name: None if e.is_file else () for e in listing.foreign}
+    inside = {e.name: () for e in listing.foreign if not e.is_file} | names_listed(listing)
+    return scan_crashes(inside, inside.__getitem__)
+
+
+def names_listed(listing: Listing) -> dict[str, Sequence[str] | None]:
+    """Return the names in each version of a listing, by the name of its directory; None for a file."""
+    inside: dict[str, Sequence[str] | None] = {e.name: None for e in listing.foreign if e.is_file}
     for version in listing.versions:
         for name in version.names_outside:
             inside[name] = None if version.is_file else version.names_inside
-    return scan_crashes(inside, inside.__getitem__)
+    return inside
 
 
 def mistaken(listing: Listing) -> list[tuple[str, int]]:
