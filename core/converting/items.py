@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from edl_ckpt.core.converting.changes import Outgoing
 from edl_ckpt.core.reading.reader import Checkpoint
+
+if TYPE_CHECKING:  # a copy changes nothing, and does without the modules that do
+    from edl_ckpt.core.converting.changes import Outgoing
 
 
 @dataclass(frozen=True, slots=True)

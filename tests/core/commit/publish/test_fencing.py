@@ -366,3 +366,25 @@ def test_lost_lock_is_locked(scene: Scene) -> None:
     points = stopping_points(scene, case)
     error = sleep_at(scene, case, points[0], dies=False)
     assert isinstance(error, LockedError) or error is None
+
+
+def test_a_late_shard_does_not_appear(scene: Scene) -> None:
+    """A shard that becomes visible late, when the location has been settled and saved to again, does not: 0076."""
+
+    def meanwhile(_request: Request) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(owners, "STALE_SECONDS", -1.0)
+            recover(scene.url, drop_copies=True)
+            save_small(scene.url, 7, ps_num=3)
+        scene.s3.proxy.fail(Fault(status(403, "AccessDenied"), times=None))  # and it is killed right after
+
+    source = only(scene.source / "run")
+    visible = [Fault(hook(meanwhile), operation=each, key="variables-") for each in ("complete", "put")]
+    armed = [scene.s3.proxy.fail(each) for each in visible]
+    with pytest.raises(EdlCkptError):
+        execute_copy(plan_copy([source], scene.url), workers=1)
+    scene.s3.proxy.heal()
+    assert sum(each.hits for each in armed) == 1
+    shards = [key.rpartition("/")[2] for key in scene.s3.objects() if "variables-" in key]
+    assert shards == [f"variables-{shard}-of-3.ckpt" for shard in range(3)]
+    scene.check_whole(7)
