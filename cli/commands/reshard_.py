@@ -99,7 +99,7 @@ def reshard_command(
         out,
         "reshard",
         version,
-        ps or version.ps_num,
+        ps or version.ps_num or 1,
         output=where,
         layout=layout,
         cluster=cluster,
