@@ -27,7 +27,7 @@ def run(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))
-def test_every_format(name: str, run: str, tmp_path: Path) -> None:
+def test_every_format(name: Any, run: str, tmp_path: Path) -> None:
     """Each format has the digests of the whole version, also one that contains only a table."""
     pytest.importorskip(NEEDS.get(name, "numpy"))
     known = verify_version(run, level="deep").content
@@ -46,7 +46,7 @@ def test_every_format(name: str, run: str, tmp_path: Path) -> None:
     ],
     ids=["renamed", "numbered", "mapped", "cast", "chosen"],
 )
-def test_other_content_goes_out(name: str, options: dict[str, Any], run: str, tmp_path: Path) -> None:
+def test_other_content_goes_out(name: Any, options: dict[str, Any], run: str, tmp_path: Path) -> None:
     """The digests are those of the version also where another content goes out."""
     known = verify_version(run, level="deep").content
     assert known is not None
