@@ -59,8 +59,10 @@ def test_a_check_that_reads_less(run: Path) -> None:
     assert edl("verify", f"{run}@3", "--deep").returncode == 3
     for flags in ((), ("--quick",), ("--sample", "5%")):
         found = document("verify", f"{run}@3", *flags, "--junit", run.parent / "j.xml", code=3)
-        (known,) = (finding for finding in found["findings"] if finding["severity"] == "error")
-        assert (found["ok"], found["state"], known["code"]) == (False, "damaged", "known-damage")
+        errors = {finding["code"]: finding for finding in found["findings"] if finding["severity"] == "error"}
+        known = errors.pop("known-damage")
+        assert (found["ok"], found["state"]) == (False, "damaged")
+        assert not errors or "--sample" in flags, "what is drawn may be what is damaged"
         assert f"damaged: checksum of {NAME}, " in known["message"]
         assert known["hint"] == f"to look again: edl-ckpt verify {run}@3 --deep"
         assert ET.parse(run.parent / "j.xml").getroot().find(".//failure") is not None
