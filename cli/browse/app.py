@@ -27,7 +27,7 @@ from edl_ckpt.core import Location
 if TYPE_CHECKING:
     from edl_ckpt.cli.terminal.output import Output
     from edl_ckpt.core import CheckpointRef, Version
-    from edl_ckpt.core.base.words import Level
+    from edl_ckpt.core.base.choices import Level
 
 _END_SECONDS: Final = 5.0
 

@@ -18,10 +18,11 @@ from edl_ckpt.core import (
     listed_again,
     verify_version,
 )
+from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.parallel import stop_when
 from edl_ckpt.core.base.progress import Progress
-from edl_ckpt.core.base.words import Level, portion
+from edl_ckpt.core.base.words import portion
 
 if TYPE_CHECKING:
     from edl_ckpt.core import Location

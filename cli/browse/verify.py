@@ -14,7 +14,7 @@ from edl_ckpt.cli.terminal.tables import Cell, Column
 if TYPE_CHECKING:
     from edl_ckpt.cli.browse.source import BackgroundCheck
     from edl_ckpt.core import Finding, Version
-    from edl_ckpt.core.base.words import Level
+    from edl_ckpt.core.base.choices import Level
 
 
 _FLAGS: Final = {"quick": " --quick", "default": "", "deep": " --deep"}

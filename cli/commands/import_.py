@@ -12,8 +12,8 @@ from edl_ckpt.cli.options.common import DryRun, ForceSeal, Layout, LockWait, arg
 from edl_ckpt.cli.options.hints import half_done, resumable
 from edl_ckpt.cli.options.references import parsed_ref
 from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.base.words import LayoutName
 
 if TYPE_CHECKING:
     from edl_ckpt.core.cluster.executor import ClusterExecutor

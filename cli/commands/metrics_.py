@@ -9,8 +9,9 @@ from edl_ckpt.cli.options import arguments, references
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.hints import check_no_parent, is_named
 from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.base.words import Mode, meant
+from edl_ckpt.core.base.words import meant
 
 if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location

@@ -11,8 +11,8 @@ from edl_ckpt.cli.options.hints import check_no_parent
 from edl_ckpt.cli.options.rules import StoredRuleOptions
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.base.words import LayoutName
 
 if TYPE_CHECKING:
     from edl_ckpt.core.moving.result import WriteResult

@@ -14,6 +14,7 @@ from edl_ckpt.cli.options.rules import RuleOptions
 from edl_ckpt.cli.terminal.output import Output, agreed
 from edl_ckpt.cli.terminal.quantities import parse_duration
 from edl_ckpt.cli.terminal.text import escaped
+from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.errors import (
     AuthError,
     EdlCkptError,
@@ -22,7 +23,7 @@ from edl_ckpt.core.base.errors import (
     UnsupportedError,
     UsageError,
 )
-from edl_ckpt.core.base.words import Level, abridged, command, counted, duration, size
+from edl_ckpt.core.base.words import abridged, command, counted, duration, size
 
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version

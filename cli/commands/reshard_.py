@@ -12,8 +12,9 @@ from edl_ckpt.cli.options.cluster import Cluster, Working
 from edl_ckpt.cli.options.hints import result_location
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.quantities import parse_size
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.base.words import LayoutName, command
+from edl_ckpt.core.base.words import command
 
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version

@@ -15,8 +15,9 @@ from edl_ckpt.cli.options.hints import check_no_parent
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.quantities import parse_duration
 from edl_ckpt.cli.terminal.text import escaped, is_runner
+from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.errors import CorruptError, IncompleteError, UsageError
-from edl_ckpt.core.base.words import Level, command
+from edl_ckpt.core.base.words import command
 from edl_ckpt.core.model.versions import State
 
 if TYPE_CHECKING:

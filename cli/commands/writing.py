@@ -11,7 +11,7 @@ from edl_ckpt.cli.options.cluster import Working, working
 from edl_ckpt.cli.options.hints import half_done, resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.quantities import parse_size
-from edl_ckpt.core.base.words import LayoutName
+from edl_ckpt.core.base.choices import LayoutName
 
 if TYPE_CHECKING:
     from edl_ckpt.core.converting.changes import Changes, NameMap

@@ -8,8 +8,8 @@ import typer
 
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.quantities import parse_duration
-from edl_ckpt.core.base.words import LayoutName
-from edl_ckpt.core.base.words import Mode as ModeName
+from edl_ckpt.core.base.choices import LayoutName
+from edl_ckpt.core.base.choices import Mode as ModeName
 
 if TYPE_CHECKING:
     from edl_ckpt.core.reading.loss import Loss

@@ -1,27 +1,17 @@
 """Numbers and names as people read them: sizes, lengths of time, counts, lists cut short, and names that were meant.
 
-Messages of the engine and tables of the command line take them from here, so that one thing has one spelling. Words
-that a parameter is chosen from are types here: a type checker finds a wrong one, too.
+Messages of the engine and tables of the command line take them from here, so that one thing has one spelling.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Literal
+from typing import Final
 
 _GAPS: Final = 8
 _AS_LIKELY: Final = 0.05
 """A name that is so much less alike than the best was not meant."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-LayoutName = Literal["design", "elasticdl"]
-"""How directories and files of a version are named."""
-Level = Literal["quick", "default", "deep"]
-"""How much `verify` reads: headers, also ids, or every value."""
-ToolFormat = Literal["safetensors", "npz", "npy", "csv", "jsonl", "word2vec", "projector", "parquet", "torch"]
-FormatName = Literal["checkpoint", ToolFormat, "tensorflow", "dcp", "tfra", "dynamicemb", "torch-checkpointing"]
-"""What `export` writes."""
-Mode = Literal["max", "min"]
-"""Whether higher or lower is better for a metric."""
 
 
 def unit(size_bytes: float) -> tuple[str, int]:

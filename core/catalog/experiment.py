@@ -17,10 +17,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
+from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UnavailableError
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.base.words import Mode, counted, describe, escaped, meant
+from edl_ckpt.core.base.words import counted, describe, escaped, meant
 from edl_ckpt.core.catalog.bounds import MOST_REQUESTS
 from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import common_modes, list_versions

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import NotFoundError, RefusedError, UsageError
-from edl_ckpt.core.base.words import LayoutName
 from edl_ckpt.core.catalog.entries import grouped
 from edl_ckpt.core.catalog.interest import Interest
 from edl_ckpt.core.model.layouts import Layout

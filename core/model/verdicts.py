@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from edl_ckpt.core.base.words import Level
+from edl_ckpt.core.base.choices import Level
 
 DEPTHS: Final[dict[str, int]] = {"quick": 0, "default": 1, "deep": 2}
 """How much each level reads: a deeper one finds all that a less deep one finds."""

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.several import several
-from edl_ckpt.core.base.words import Mode, command
+from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.files import check_in_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, list_versions
 from edl_ckpt.core.commit.repair.recovery import location_lock

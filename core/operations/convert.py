@@ -15,12 +15,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.progress import SILENT, WARNINGS, Reporter
 from edl_ckpt.core.base.several import several
-from edl_ckpt.core.base.words import LayoutName, base_name, counted, size
+from edl_ckpt.core.base.words import base_name, counted, size
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.catalog.files import alone_at, open_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed, list_versions

@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.arrays import Array, as_array, as_bytes, as_ids, dtype_name
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.parallel import default_workers, run_parallel
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.base.words import LayoutName, describe, escaped
+from edl_ckpt.core.base.words import describe, escaped
 from edl_ckpt.core.catalog.target import Target, free_target
 from edl_ckpt.core.commit.interface import written_version
 from edl_ckpt.core.kernel.bulk import I64

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.errors import (
     CorruptError,
     EdlCkptError,
@@ -23,7 +24,7 @@ from edl_ckpt.core.base.errors import (
     UsageError,
 )
 from edl_ckpt.core.base.parallel import SMALL_READS, run_parallel
-from edl_ckpt.core.base.words import Mode, escaped
+from edl_ckpt.core.base.words import escaped
 from edl_ckpt.core.state.document import MAX_BYTES, MAX_SUMS_BYTES, parse_document
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.paths import JOURNAL, LOCATION_FILE, META_DIR, described_key, is_document, sealed_version

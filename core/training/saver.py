@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Final, Self
 
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NoSpaceError, UsageError
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.base.words import LayoutName
 from edl_ckpt.core.catalog.entries import look_at
 from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import list_versions

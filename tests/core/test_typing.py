@@ -42,7 +42,7 @@ from edl_ckpt.core import (
     verify_version,
     wait_for_version,
 )
-from edl_ckpt.core.base.words import FormatName, LayoutName, Level, Mode
+from edl_ckpt.core.base.choices import FormatName, LayoutName, Level, Mode
 from edl_ckpt.core.operations.export import FORMATS
 from edl_ckpt.core.operations.importing import plan_arrays
 from edl_ckpt.core.operations.verify.findings import LEVELS

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from edl_ckpt.core import CheckpointSaver, SavedShard, ServerPart, Table, partition
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.progress import SILENT, Reporter
-from edl_ckpt.core.base.words import LayoutName
 from oracle import Model
 
 

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from edl_ckpt.core.base.choices import FormatName
 from edl_ckpt.core.base.errors import UnsupportedError, UsageError
 from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.base.words import FormatName, meant
+from edl_ckpt.core.base.words import meant
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.catalog.target import check_outside
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, job_of

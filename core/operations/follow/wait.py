@@ -6,9 +6,10 @@ import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.base.words import Mode, counted, describe, escaped
+from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.catalog.listing import listed_mode
 from edl_ckpt.core.catalog.ranking import ranked
 from edl_ckpt.core.model.versions import Listing, State, Version

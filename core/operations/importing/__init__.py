@@ -18,10 +18,11 @@ from dataclasses import replace
 from shlex import quote
 from typing import Any, Final
 
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import CorruptError, NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.base.words import LayoutName, counted, meant
+from edl_ckpt.core.base.words import counted, meant
 from edl_ckpt.core.catalog.files import directory_alone
 from edl_ckpt.core.catalog.listing import (
     VersionLike,

@@ -15,12 +15,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.several import several
-from edl_ckpt.core.base.words import LayoutName, abridged, command, counted, describe, escaped, meant, neighbours, size
+from edl_ckpt.core.base.words import abridged, command, counted, describe, escaped, meant, neighbours, size
 from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import check_one, common_modes, list_versions
 from edl_ckpt.core.catalog.pointers import pointers_at

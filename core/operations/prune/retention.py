@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any, ClassVar, Final
 
+from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.several import several
-from edl_ckpt.core.base.words import Mode, abridged, duration, size
+from edl_ckpt.core.base.words import abridged, duration, size
 from edl_ckpt.core.catalog.ranking import ranked
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.state.metadata import mode_of

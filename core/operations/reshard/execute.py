@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Final
 
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import (
     EdlCkptError,
     LockedError,
@@ -28,7 +29,7 @@ from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.parallel import Executor, Threads, default_workers
 from edl_ckpt.core.base.progress import SILENT, WARNINGS, Reporter, expect
-from edl_ckpt.core.base.words import LayoutName, counted, describe, escaped
+from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed, resolve
 from edl_ckpt.core.catalog.target import Target, check_number, check_outside, free_target

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
+from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.errors import (
     AuthError,
     CorruptError,
@@ -34,7 +35,7 @@ from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import Beside, awaited, default_workers
 from edl_ckpt.core.base.progress import WARNINGS, Reporter, expect
 from edl_ckpt.core.base.several import several
-from edl_ckpt.core.base.words import Level, base_name, command, counted, describe
+from edl_ckpt.core.base.words import base_name, command, counted, describe
 from edl_ckpt.core.catalog.files import check_in_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, being_replaced, check_listed, list_versions
 from edl_ckpt.core.catalog.single_file import named_file

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.errors import EdlCkptError
-from edl_ckpt.core.base.words import Level, command
+from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.model.verdicts import DEPTHS, READ_AT
 from edl_ckpt.core.model.versions import Version

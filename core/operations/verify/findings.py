@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.notebook import card, table
-from edl_ckpt.core.base.words import Level, counted, describe, escaped
+from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.model.versions import DAMAGED, SUSPECT, ShardFile, State, shown_state
 
 if TYPE_CHECKING:  # which needs numpy

@@ -11,7 +11,8 @@ from collections import defaultdict
 from types import TracebackType
 from typing import Final, Self
 
-from edl_ckpt.core.base.words import Level, base_name, command
+from edl_ckpt.core.base.choices import Level
+from edl_ckpt.core.base.words import base_name, command
 from edl_ckpt.core.model.verdicts import DEPTHS, Verdict
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.verify.findings import Finding, VerifyResult

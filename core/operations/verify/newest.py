@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from edl_ckpt.core.base.words import Level
+from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.model.verdicts import READ_AT
 from edl_ckpt.core.model.versions import DAMAGED, State, Version
 from edl_ckpt.core.operations.verify.check import VerifyRun

@@ -31,12 +31,13 @@ from edl_ckpt.core import (
     read_policy,
     verify_version,
 )
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import EdlCkptError, IncompleteError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.parallel import default_workers
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.base.words import LayoutName, abridged, base_name, meant
+from edl_ckpt.core.base.words import abridged, base_name, meant
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.operations.importing.archives import RangeStream
 from edl_ckpt.core.operations.importing.source import ArrayData, NamedArrays, execute_import, prepare_import

@@ -29,10 +29,11 @@ from edl_ckpt.core import (
     save_checkpoint,
 )
 from edl_ckpt.core.adapters.nest import array_of
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import NotFoundError, UsageError
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.base.words import LayoutName, escaped
+from edl_ckpt.core.base.words import escaped
 from edl_ckpt.core.reading.aliases import ALIASES, own_name, path_name
 from edl_ckpt.core.training.objects.graph import alias_variable, walk
 from edl_ckpt.core.training.objects.restoration import SAVE_COUNTER, LoadStatus, NothingRestored, Restoration

@@ -29,10 +29,11 @@ from edl_ckpt.core import (
     prune,
     undeletable,
 )
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, ReplacedError, UsageError
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.base.words import LayoutName, abridged, counted
+from edl_ckpt.core.base.words import abridged, counted
 from edl_ckpt.core.reading.newest import PASSED_OVER, newest_readable, none_readable
 from edl_ckpt.core.sources.elasticdl.target import check_version
 from edl_ckpt.core.state.managed import Managed, read_managed, write_managed

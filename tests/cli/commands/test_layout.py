@@ -14,8 +14,8 @@ import pytest
 import elasticdl_rules
 from checkpoints import at, save_small
 from edl_ckpt.core import import_arrays, list_versions, reshard_version, save_checkpoint
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import RefusedError
-from edl_ckpt.core.base.words import LayoutName
 from edl_ckpt.core.operations.reshard.execute import execute_reshard, prepare_reshard
 from places import GOLDEN
 from program import document, edl

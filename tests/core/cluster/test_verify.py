@@ -12,7 +12,7 @@ import pytest
 from builders import write_unchecked
 from checkpoints import only, save_large, save_mixed
 from edl_ckpt.core import Table, verify_and_seal, verify_version
-from edl_ckpt.core.base.words import Level
+from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import open_store

@@ -19,7 +19,7 @@ from edl_ckpt.core import (
     reshard_version,
     save_checkpoint,
 )
-from edl_ckpt.core.base.words import FormatName
+from edl_ckpt.core.base.choices import FormatName
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.interface import Selection
 from edl_ckpt.core.reading.part_records import records_of

@@ -30,8 +30,8 @@ from edl_ckpt.core import (
     summarize,
     verify_version,
 )
+from edl_ckpt.core.base.choices import FormatName
 from edl_ckpt.core.base.errors import CorruptError, RefusedError, UnsupportedError, UsageError
-from edl_ckpt.core.base.words import FormatName
 from edl_ckpt.core.kernel.checksums import crc32c
 from edl_ckpt.core.kernel.checksums import masked as masked_value
 from edl_ckpt.core.model.tables import DenseEntry

@@ -25,7 +25,7 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
-from edl_ckpt.core.base.words import LayoutName
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.commit.shard import DiskShard, ShardOutput
 from edl_ckpt.core.operations import repair
 from edl_ckpt.core.operations.save import Table

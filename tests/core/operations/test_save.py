@@ -11,8 +11,8 @@ import pytest
 from checkpoints import only, save_small
 from edl_ckpt.core import Rows, open_checkpoint, save_checkpoint
 from edl_ckpt.core.base.arrays import BFLOAT16, Array
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UsageError
-from edl_ckpt.core.base.words import LayoutName
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.storage.files import PreallocatedFile
 from reporters import Recorder

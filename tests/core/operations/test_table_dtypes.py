@@ -21,7 +21,7 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
-from edl_ckpt.core.base.words import Level
+from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.save import Table as RowsToSave
 from edl_ckpt.proto import model_v4_pb2

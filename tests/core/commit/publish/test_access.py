@@ -17,7 +17,7 @@ import pytest
 
 from checkpoints import at, numbers, save_small
 from edl_ckpt.core import reshard_version
-from edl_ckpt.core.base.words import FormatName
+from edl_ckpt.core.base.choices import FormatName
 from edl_ckpt.core.operations.copy.execute import execute_copy
 from edl_ckpt.core.operations.copy.plan import plan_copy
 from edl_ckpt.core.operations.export import export_version

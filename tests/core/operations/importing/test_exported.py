@@ -24,8 +24,8 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
+from edl_ckpt.core.base.choices import FormatName
 from edl_ckpt.core.base.errors import CorruptError, NotFoundError
-from edl_ckpt.core.base.words import FormatName
 from edl_ckpt.core.operations.importing import as_checkpoint, import_checkpoint
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.proto import model_v4_pb2

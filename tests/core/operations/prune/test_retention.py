@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.errors import NotFoundError, RefusedError, UsageError
-from edl_ckpt.core.base.words import Mode
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.operations.prune.plan import PrunePlan

@@ -11,8 +11,8 @@ import pytest
 
 from builders import write_unchecked
 from edl_ckpt.core import list_versions, parse_ref, resolve, save_checkpoint, verify_version
+from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.errors import UnavailableError
-from edl_ckpt.core.base.words import Level
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.proof import duplicates
 from edl_ckpt.core.reading import readers as kept_ids

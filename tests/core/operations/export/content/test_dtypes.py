@@ -12,8 +12,8 @@ import pytest
 
 from builders import write_checkpoint
 from edl_ckpt.core import list_versions
+from edl_ckpt.core.base.choices import FormatName
 from edl_ckpt.core.base.errors import UnsupportedError
-from edl_ckpt.core.base.words import FormatName
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export import Selection, export_version

@@ -9,8 +9,8 @@ import pytest
 
 from edl_ckpt.cli.commands import export_
 from edl_ckpt.core import save_checkpoint
+from edl_ckpt.core.base.choices import FormatName
 from edl_ckpt.core.base.errors import EdlCkptWarning, RefusedError, UsageError
-from edl_ckpt.core.base.words import FormatName
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export import FORMATS, Selection, export_version, guess_format
 from edl_ckpt.core.operations.export.interface import ExportRequest
