@@ -26,6 +26,7 @@ from edl_ckpt.core.reading.names import chosen_names, names_like
 from edl_ckpt.core.reading.part_records import records_of
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.bundle.parts import RECORD, is_waiting
+from edl_ckpt.core.sources.dcp.tables import collisions
 from edl_ckpt.core.sources.elasticdl.target import MAX_DIM
 from edl_ckpt.core.storage.location import as_url
 from edl_ckpt.core.storage.user_files import read_toml
@@ -281,8 +282,6 @@ def renamed_by(
 
 def _owners(checkpoint: Checkpoint, meaning: Checkpoint) -> dict[str, str]:
     """Return the table of each companion, and of each tensor that a module of managed collision keeps for it."""
-    from edl_ckpt.core.sources.dcp.tables import collisions  # only new names ask for them
-
     owners = {name: info.companion_of for name, info in meaning.infos.items() if info.companion_of}
     for module, table in collisions(meaning.infos).items():
         kept = [name for name in checkpoint.variable_names if name.startswith(f"{module}.")]
