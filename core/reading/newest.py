@@ -36,9 +36,10 @@ PASSED_OVER: Final = (CorruptError, IncompleteError, NotFoundError)
 def latest(location: LocationLike, *, reporter: Reporter = WARNINGS) -> Version:
     """Return the newest complete version that can be read, by its headers; versions after it are passed over.
 
-    Each version that is passed over is a warning to the reporter: which one, and why. `resolve` of '@latest' goes by
-    the listing alone, so it may name a version that a job was still writing when it was killed. Raises NotFoundError
-    when there is no version, IncompleteError with all reasons when none can be read, and UnavailableError.
+    So is one that verify has found damaged, as far as that is remembered. Each version that is passed over is a warning
+    to the reporter: which one, and why. `resolve` of '@latest' goes by the listing alone, so it may name a version that
+    a job was still writing when it was killed. Raises NotFoundError when there is no version, IncompleteError with all
+    reasons when none can be read, and UnavailableError.
 
     >>> latest("run").version
     200
@@ -84,9 +85,11 @@ def newest_readable(
 
 
 def _fault(version: Version, errors: list[EdlCkptError]) -> str | None:
-    """Return why a version cannot be read; None when its headers show no fault."""
+    """Return why a version cannot be read or is damaged; None when its headers show no fault, and none is known."""
     if version.state is State.INVALID:
         return f"ElasticDL refuses it, because of other entries next to its shards: {abridged(version.extra, 3)}"
+    if version.damage:  # headers do not show what verify found in the values
+        return version.damage
     try:
         return read_fault(version)
     except UnavailableError:

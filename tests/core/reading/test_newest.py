@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from checkpoints import at, save_small
-from edl_ckpt.core import IncompleteError, NotFoundError, UnavailableError, latest, open_checkpoint
+from edl_ckpt.core import IncompleteError, NotFoundError, UnavailableError, latest, open_checkpoint, verify_versions
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.reading import newest
 from places import GOLDEN
 from reporters import Recorder
+from waiting import settle
 
 
 @pytest.fixture
@@ -41,6 +42,22 @@ def test_falls_back_and_says_why(run: Path) -> None:
         assert fault in warning
     with open_checkpoint(at(run, 2)) as checkpoint:
         assert checkpoint.restore(0, 1).version == 2
+
+
+def test_known_damage_is_passed_over(tmp_path: Path) -> None:
+    """A flipped bit, which no header shows, is no newest version once a verification has found it."""
+    save_small(tmp_path, 1, 2)
+    shard = tmp_path / "version-2/variables-0-of-2.ckpt"
+    data = bytearray(shard.read_bytes())
+    data[-3] ^= 1
+    shard.write_bytes(data)
+    settle()
+    assert latest(tmp_path).version == 2
+    assert not verify_versions([at(tmp_path, 2)], level="deep").results[0].ok
+    recorder = Recorder()
+    assert latest(tmp_path, reporter=recorder).version == 1
+    (warning,) = recorder.warnings
+    assert warning.startswith(f"{tmp_path}@2 is passed over for version 1: damaged: ")
 
 
 def test_nothing_is_readable(run: Path) -> None:
