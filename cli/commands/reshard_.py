@@ -59,7 +59,6 @@ def reshard_command(
     fingerprint has proved that no value was lost. A version keeps its system.
     """
     from edl_ckpt.core.base.freed_memory import keep_freed_memory
-    from edl_ckpt.core.operations.convert import convert_version
 
     if ps is None and not max_shard_size:
         raise UsageError("--ranks N is missing", hint="usage: edl-ckpt reshard [REF] --ranks N [OPTIONS]")
@@ -79,6 +78,8 @@ def reshard_command(
     if not version.is_elasticdl:
         if max_memory or layout:
             raise UsageError("--max-memory and --layout are for versions of ElasticDL")
+        from edl_ckpt.core.operations.convert import convert_version
+
         most = _most_file_bytes(version, ps, max_shard_size)
 
         def convert(work: Working) -> WriteResult:
@@ -118,10 +119,11 @@ def _is_there(
 ) -> bool:
     """Say whether the result is there already, and show it then."""
     from edl_ckpt.cli.render import written
-    from edl_ckpt.core.operations.convert import ranks_after
     from edl_ckpt.core.operations.reshard.execute import find_resharded
 
     if not version.is_elasticdl and version.ps_num != ps:
+        from edl_ckpt.core.operations.convert import ranks_after
+
         ps = ranks_after(version, ps)  # where less is split, that is what the files will say
     made = find_resharded(version, ps, output=where, layout=layout, force=force, reporter=out)
     if made is not None:
