@@ -50,6 +50,21 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "run"
 
 
+@pytest.fixture(scope="module")
+def saved_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A location of two versions, for all tests of calls that change nothing."""
+    run = tmp_path_factory.mktemp("saved_once") / "run"
+    save_small(run, 1, 2)
+    return run
+
+
+@pytest.fixture
+def unchanged(saved_once: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The location `run` in the current directory; whoever asks for it compares it with what it was."""
+    monkeypatch.chdir(saved_once.parent)
+    return saved_once
+
+
 def test_a_location_as_a_text_is_one_location(run: Path) -> None:
     """Its letters are no locations, even where there are such."""
     assert [str(place) for place in plan_prune("run", Policy((Latest(1),))).locations] == ["run"]
@@ -224,15 +239,15 @@ FUNCTIONS = [
 
 
 @pytest.mark.parametrize(("name", "function"), FUNCTIONS)
-def test_an_unknown_keyword_is_a_type_error(run: Path, name: str, function: Callable[..., Any]) -> None:
+def test_an_unknown_keyword_is_a_type_error(unchanged: Path, name: str, function: Callable[..., Any]) -> None:
     """A misspelt argument is never taken and forgotten, and changes nothing."""
-    before = tree(run)
+    before = tree(unchanged)
     arguments = [GIVEN.get(p.name, 1) for p in required(function)]
     if name == "execute_copy":
         arguments = [plan_copy("run@1", "other")]
     with pytest.raises(TypeError):
         function(*arguments, unknown_keyword=1)
-    assert tree(run) == before
+    assert tree(unchanged) == before
 
 
 DUCKS = {"reporter", "executor", "value"}
@@ -240,9 +255,9 @@ DUCKS = {"reporter", "executor", "value"}
 
 
 @pytest.mark.parametrize(("name", "function"), FUNCTIONS)
-def test_an_argument_of_a_wrong_type_is_a_usage_error(run: Path, name: str, function: Callable[..., Any]) -> None:
+def test_an_argument_of_a_wrong_type_is_a_usage_error(unchanged: Path, name: str, function: Callable[..., Any]) -> None:
     """An argument of a wrong type, alone among right ones, is a UsageError, and changes nothing."""
-    before = tree(run)
+    before = tree(unchanged)
     needed = {parameter.name: GIVEN.get(parameter.name, 1) for parameter in required(function)}
     for parameter in inspect.signature(function).parameters:
         if parameter not in DUCKS:
@@ -250,7 +265,7 @@ def test_an_argument_of_a_wrong_type_is_a_usage_error(run: Path, name: str, func
             arguments = [given.pop(each) for each in needed]
             with pytest.raises(UsageError):
                 pytest.fail(f"{name} takes any {parameter}: {function(*arguments, **given)}")
-    assert tree(run) == before
+    assert tree(unchanged) == before
 
 
 def test_a_policy_that_is_a_number_is_named(run: Path) -> None:
