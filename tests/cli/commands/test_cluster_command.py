@@ -140,7 +140,11 @@ def test_export(tmp_path: Path, processes: Any) -> None:
     for each, name in zip(documents, ("here", "there"), strict=True):
         assert each.pop("seconds") >= 0
         assert each.pop("output") == str(tmp_path / name / "m.safetensors")
-        assert all(file["size_bytes"] == Path(file["path"]).stat().st_size > 0 for file in each.pop("files"))
+        files = each.pop("files")
+        assert all(file["size_bytes"] == Path(file["path"]).stat().st_size > 0 for file in files)
+        assert each.pop("size_bytes") == each.pop("bytes_written") == sum(file["size_bytes"] for file in files)
+        assert each.pop("bytes_read") > 0  # several files have several headers, and tasks read their own ids
+        assert each.pop("peak_memory_bytes") > 0
     assert documents[0] == documents[1]
     assert (tmp_path / "here/m.safetensors").is_file()
     assert (tmp_path / "there/m.safetensors/model.safetensors.index.json").is_file()

@@ -83,7 +83,12 @@ SLIPS = [
     ("export run@1000", 2, "OUTPUT is missing", "expected [REF] OUTPUT"),
     ("copy run", 10, ".: no checkpoint here", "run was taken for LOCATION; expected [REF] LOCATION"),
     ("tag add run", 2, "TAG is missing", "expected REF TAG"),
-    ("tag add serving", 2, "the version to change must be named, as in @100", "try: edl-ckpt tag add @latest serving"),
+    (
+        "tag add serving",
+        2,
+        "the version to change must be named, as in run@100",
+        "expected: edl-ckpt tag add LOCATION@VERSION serving",
+    ),
     (
         "metrics set run auc=1",
         2,

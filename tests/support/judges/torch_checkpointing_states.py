@@ -55,7 +55,7 @@ def equal(one: Any, other: Any) -> bool:
     """Say whether two values are the same, bit for bit."""
     if isinstance(one, torch.Tensor):
         left, right = (x.full_tensor() if hasattr(x, "full_tensor") else x for x in (one, other))
-        return left.dtype == right.dtype and torch.equal(left, right)
+        return left.dtype == right.dtype and bool(torch.equal(left, right))
     if isinstance(one, dict):
         return list(one) == list(other) and all(equal(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple):
