@@ -97,11 +97,13 @@ def reshard_command(
 
         show_converted(out, "reshard", convert, where or version.location, cluster=cluster, workers=workers)
         return
+    if ps is None:  # --max-shard-size alone is refused above: shards of ElasticDL have a number
+        raise UsageError("--ranks N is missing")
     show_shards(
         out,
         "reshard",
         version,
-        ps or version.ps_num or 1,
+        ps,
         output=where,
         layout=layout,
         cluster=cluster,

@@ -38,11 +38,9 @@ _FILES = 12
 def written_document(name: str, result: WriteResult, *, dry_run: bool = False) -> dict[str, Any]:
     """Return `edl-ckpt/NAME/1` of a written version, whichever command has written it."""
     untouched = [{"name": key, "fingerprint": part} for key, part in result.untouched.items()]
-    own = as_dict(replace(result, content=None))
-    del own["content"]
     document = {
         "schema": f"edl-ckpt/{name}/1",
-        **own,
+        **_without_content(result),
         "source": result.source or None,
         "fingerprint": result.fingerprint or None,
         "dropped": as_dict(result.left_out),
@@ -239,13 +237,18 @@ def repair_human(result: RepairResult) -> Lines:
         yield styled(result.fingerprint)
 
 
+def _without_content(result: WriteResult | ExportResult) -> dict[str, Any]:
+    """Return the fields of a result but for the digests of all names: --digests writes these to a file."""
+    fields: dict[str, Any] = as_dict(replace(result, content=None))
+    del fields["content"]
+    return fields
+
+
 def export_document(result: ExportResult) -> dict[str, Any]:
     """Return `edl-ckpt/export/1`."""
-    own = as_dict(replace(result, content=None))
-    del own["content"]  # --digests writes it
     return {
         "schema": "edl-ckpt/export/1",
-        **own,
+        **_without_content(result),
         "source": result.source,
         "size_bytes": result.size_bytes,
         "bytes_written": result.bytes_written,

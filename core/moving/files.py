@@ -133,8 +133,8 @@ class FilesMove:
         self.plan, self.source, self.sinks, self.job, self.directory = plan, source, sinks, job, directory
         widest = max((table.row_bytes for table in plan.out.tables), default=0)
         buckets = plan.goal.rules.buckets
-        is_far = source.facts.round_trips
-        settings = choose_settings(widest, target, round_trips=is_far, to_ps=buckets, workers=job.workers)
+        round_trips = source.facts.round_trips
+        settings = choose_settings(widest, target, round_trips=round_trips, to_ps=buckets, workers=job.workers)
         variables = {variable.name: variable.size_bytes for variable in plan.out.variables}
         terms = MoveTerms(plan.goal, variables, settings, once=exceeds_page_cache(2 * plan.size_bytes))
         self._terms = terms

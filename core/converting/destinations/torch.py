@@ -39,7 +39,8 @@ from edl_ckpt.core.sources.torch.rewriting import Edit, Path, edited
 from edl_ckpt.core.sources.torch.sharding import Piece, Placement, dtensor_geometry, share_of
 from edl_ckpt.core.sources.torch.writing import PlannedZips, SavedFile, ZipOfTree, new_index, saved_file, zip_plan
 
-_OF_RANK: Final = ".rank_"
+OF_RANK: Final = ".rank_"
+"""What stands between the name of a value that differs from rank to rank, and its rank."""
 
 
 class NewFile(NamedTuple):
@@ -182,7 +183,7 @@ class ToTorch(Destination):
             ]
             for path in sorted(set().union(*paths)):
                 title = titled(self.prefixes[group], path, group.rpartition("/")[2])
-                own = [f"{title}{_OF_RANK}{rank}" for rank in files]
+                own = [f"{title}{OF_RANK}{rank}" for rank in files]
                 kept = title in self.variables or title in self._items
                 differs = next((name for name in own if name in self.variables or name in self._items), "")
                 if differs or (kept and any(path not in some for some in paths)):
@@ -214,13 +215,13 @@ class ToTorch(Destination):
     def _source_name(self, group: str, path: Path, rank: int | None, known: Collection[str]) -> str:
         """Return the name of something in the source: where ranks differ, its own."""
         name = titled(self.prefixes[group], path, group.rpartition("/")[2])
-        return f"{name}{_OF_RANK}{rank}" if name not in known and rank is not None else name
+        return f"{name}{OF_RANK}{rank}" if name not in known and rank is not None else name
 
     def _add_key(self, draft: _Draft, path: Path, source: str, new: str) -> None:
         """Give the last part of a path another name; UnsupportedError for a name with another begin."""
         if new == source:
             return
-        ending = source[source.rfind(_OF_RANK) :] if _OF_RANK in source else ""
+        ending = source[source.rfind(OF_RANK) :] if OF_RANK in source else ""
         last = path[-1] if path else ""
         before = source.removesuffix(ending).removesuffix(last)
         if not path or not new.startswith(before) or not new.endswith(ending) or len(new) <= len(before + ending):

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.converting.changes import Outgoing, OutVariable
 from edl_ckpt.core.converting.destinations.dcp import ToDcp
-from edl_ckpt.core.converting.destinations.torch import NewFile, ToTorch
+from edl_ckpt.core.converting.destinations.torch import OF_RANK, NewFile, ToTorch
 from edl_ckpt.core.sources.dcp.writing import OF_TORCH
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout
 from edl_ckpt.core.sources.torch.files import FileTensor
@@ -20,8 +20,8 @@ from edl_ckpt.core.sources.torch.indexing import titled
 from edl_ckpt.core.sources.torch.machine import Value, read
 from edl_ckpt.core.sources.torch.sharding import Placement
 from edl_ckpt.core.sources.torch.writing import SavedFile, saved_file
-from edl_ckpt.core.sources.torch_checkpointing.indexing import Shares, placed
-from edl_ckpt.core.sources.torch_checkpointing.metadata import read_metadata
+from edl_ckpt.core.sources.torch_checkpointing.indexing import placed
+from edl_ckpt.core.sources.torch_checkpointing.metadata import Metadata, read_metadata
 from edl_ckpt.core.sources.torch_checkpointing.names import METADATA, files_by_item, item_named
 from edl_ckpt.core.sources.torch_checkpointing.renewing import (
     Kept,
@@ -32,8 +32,6 @@ from edl_ckpt.core.sources.torch_checkpointing.renewing import (
     renewed_metadata,
 )
 from edl_ckpt.core.sources.torch_checkpointing.writing import items_of, lay_out
-
-_OF_RANK: Final = ".rank_"
 
 
 class ToTorchCheckpointing(ToDcp):
@@ -94,23 +92,23 @@ class ToOwnTorchCheckpointing(ToTorch):
 
     @cached_property
     def _document(self) -> Mapping[str, Any] | None:
-        """The metadata as they were read; None without any."""
+        """All of the metadata, of which some is written anew; None without any."""
         if METADATA not in self.source.version.sizes:
             return None
         document: Mapping[str, Any] = plain_document(read(self.head(METADATA))[0])
         return document
 
     @cached_property
+    def _metadata(self) -> Metadata | None:
+        """What the metadata say of files and parts; None without any."""
+        if METADATA not in self.source.version.sizes:
+            return None
+        return read_metadata(self.source.files[self.source.version.path_of(METADATA)])
+
+    @property
     def _named(self) -> Mapping[str, Mapping[int, str]]:
-        """The files that the metadata name, by item and rank."""
-        items = {} if self._document is None else self._document["metadata"]
-        return {
-            item: {
-                rank: f"{item}_{rank}.pt" if layout is None else layout["file_path"]
-                for rank, layout in described["rank_to_layout_info"].items()
-            }
-            for item, described in items.items()
-        }
+        """Return the files that the metadata name, by item and rank."""
+        return {} if self._metadata is None else self._metadata.files
 
     @cached_property
     def _paths(self) -> Mapping[str, Mapping[int, str]]:
@@ -121,7 +119,7 @@ class ToOwnTorchCheckpointing(ToTorch):
             way = command("export", self.source.version.ref, "OUT", "--format", self.system, "--ranks", "N")
             message = f"{other!r} is no file of torch.save: an item in such files is not written anew"
             raise UnsupportedError(message, path=self.source.version.ref, hint=f"tensors alone: {way}")
-        if self._document is None:
+        if self._metadata is None:
             return files_by_item(names)
         found = {item: dict(files) for item, files in self._named.items()}
         taken = {path for files in found.values() for path in files.values()}
@@ -134,8 +132,8 @@ class ToOwnTorchCheckpointing(ToTorch):
     @property
     def old_ranks(self) -> int:
         """Return how many ranks have saved it."""
-        if self._document is not None:
-            return int(self._document["world_size"])
+        if self._metadata is not None:
+            return self._metadata.ranks
         return max(max(files) for files in self._paths.values()) + 1
 
     @cached_property
@@ -149,15 +147,9 @@ class ToOwnTorchCheckpointing(ToTorch):
     def _saved(self, item: str, rank: int, path: str) -> SavedFile:
         """Return a file with the parts that the metadata give its plain tensors."""
         file = saved_file(path, self.source.files[self.source.version.path_of(path)])
-        if self._shares is None:
+        if self._metadata is None:
             return file
-        return replace(file, contents=placed(file.contents, self._shares.get(item, {}), rank))
-
-    @cached_property
-    def _shares(self) -> Mapping[str, Shares] | None:
-        if METADATA not in self.source.version.sizes:
-            return None
-        return read_metadata(self.source.files[self.source.version.path_of(METADATA)]).shares
+        return replace(file, contents=placed(file.contents, self._metadata.shares.get(item, {}), rank))
 
     @cached_property
     def prefixes(self) -> Mapping[str, str]:
@@ -214,7 +206,7 @@ class ToOwnTorchCheckpointing(ToTorch):
         if variable is not None:
             new = None if variable.name == name else variable.name.removeprefix(name.removesuffix(path[-1]))
             return Kept(new, variable.dtype.name)
-        own = [self.variables[f"{name}{_OF_RANK}{rank}"] for rank in self._paths[item] if self._is_of(name, rank)]
+        own = [self.variables[f"{name}{OF_RANK}{rank}"] for rank in self._paths[item] if self._is_of(name, rank)]
         if own and any(one.name != one.source for one in own):
             raise UnsupportedError(
                 f"{name!r} differs from rank to rank: it keeps its name", path=self.source.version.ref
@@ -222,4 +214,4 @@ class ToOwnTorchCheckpointing(ToTorch):
         return Kept(None, own[0].dtype.name) if own else None
 
     def _is_of(self, name: str, rank: int) -> bool:
-        return f"{name}{_OF_RANK}{rank}" in self.variables
+        return f"{name}{OF_RANK}{rank}" in self.variables

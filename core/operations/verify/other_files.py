@@ -66,9 +66,8 @@ def _other_files(checkpoint: Checkpoint) -> Iterator[tuple[str, RangeReader]]:
     version = checkpoint.version
     if version.has_only_shards:
         return
-    from edl_ckpt.core.converting.destinations.table import (
-        DESTINATIONS,  # 30 ms: neither --quick nor ElasticDL needs it
-    )
+    # 30 ms, which neither --quick nor ElasticDL needs.
+    from edl_ckpt.core.converting.destinations.table import DESTINATIONS
 
     destination = DESTINATIONS.get(version.layout.system)
     read = files_read(checkpoint)
