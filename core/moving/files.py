@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
@@ -28,55 +27,20 @@ from edl_ckpt.core.moving.input import Input, Stretch, cast_to
 from edl_ckpt.core.moving.move import Meaning, Movable, Mover, MoveTerms, exceeds_page_cache
 from edl_ckpt.core.moving.parts import DenseBytes, MoveTask, TaskRead
 from edl_ckpt.core.moving.settings import choose_settings
+from edl_ckpt.core.moving.sums import SummedSink, SummedSinks
 from edl_ckpt.core.moving.tasks import handed_out, with_sum_bytes
 from edl_ckpt.core.moving.version_input import VersionInput
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.reading.blocks import IdPiece
 from edl_ckpt.core.reading.pieces import count_rows, ids_at
 from edl_ckpt.core.sorting.partition import PartitionedTable, Ranges, parts_needed
-from edl_ckpt.core.storage.interface import OnDisk, Properties, Sink, Sinks, is_on_disk
+from edl_ckpt.core.storage.interface import OnDisk, Properties, Sinks, is_on_disk
 
 _PIECE_BYTES: Final = 4 << 20
 _MOST_PIECES: Final = 1 << 12
 """So many pieces of a table in disorder are read one by one."""
 _VARIABLES_AT_ONCE: Final = 256
 """Small variables that a thread moves together."""
-
-
-class SummedSink(Sink):
-    """A file that cannot be read back while it is written: the bytes of values are summed on their way.
-
-    `sums` are the checksums of values by their offset in the file, `sizes` the bytes of each.
-    """
-
-    def __init__(self, inner: Sink, sums: Mapping[int, Crc32], sizes: Mapping[int, int]) -> None:
-        self._inner, self._sums, self._sizes = inner, sums, sizes
-        self._starts = sorted(start for start in sums if sizes[start])
-        self.path = inner.path
-
-    def write(self, offset: int, data: memoryview | bytes) -> None:
-        """Write bytes, and sum those of values."""
-        end = offset + len(data)
-        for start in self._starts[max(bisect_right(self._starts, offset) - 1, 0) :]:
-            low, high = max(start, offset), min(start + self._sizes[start], end)
-            if start >= end:
-                break
-            if low < high:
-                self._sums[start].add(low - start, data[low - offset : high - offset])
-        self._inner.write(offset, data)
-
-
-class SummedSinks(Sinks):
-    """Files that sum what is written to them; each is opened when it is written first."""
-
-    def __init__(
-        self, files: Sinks, sums: Mapping[tuple[int, int], Crc32], sizes: Mapping[int, Mapping[int, int]]
-    ) -> None:
-        self._files, self._sums, self._sizes = files, sums, sizes
-
-    def __getitem__(self, number: int, /) -> Sink:
-        file, sizes = self._files[number], self._sizes.get(number, {})
-        return SummedSink(file, {offset: self._sums[number, offset] for offset in sizes}, sizes) if sizes else file
 
 
 class FilesDone(NamedTuple):
