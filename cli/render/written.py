@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from edl_ckpt.cli.options.cluster import Working
     from edl_ckpt.core.converting.changes import LeftOut
     from edl_ckpt.core.converting.items import ItemCounts
-    from edl_ckpt.core.moving.plan import MovePlan
+    from edl_ckpt.core.moving.plan import ShardPlan
     from edl_ckpt.core.moving.result import WriteResult
     from edl_ckpt.core.moving.settings import ReshardSettings
     from edl_ckpt.core.operations.copy.execute import CopyResult
@@ -95,7 +95,7 @@ def _left_out(left_out: Sequence[LeftOut]) -> Lines:
         yield f"left out: {names}: {text.escaped(reason)} ({text.count(rows, 'row')}, {words.size(size)})"
 
 
-def planned_human(plan: MovePlan, settings: ReshardSettings, work: Working | None = None) -> Lines:
+def planned_human(plan: ShardPlan, settings: ReshardSettings, work: Working | None = None) -> Lines:
     """Yield the shards that would be written, by threads or by the workers of a cluster."""
     shards = shards_of(ELASTICDL, plan.to_ps)
     if plan.from_ps is not None:
@@ -112,13 +112,13 @@ def planned_human(plan: MovePlan, settings: ReshardSettings, work: Working | Non
     yield styled(f"{content}, largest shard {plan.skew:.2f} x the mean{how}. Nothing was written.", "dim")
 
 
-def _made(plan: MovePlan) -> str:
+def _made(plan: ShardPlan) -> str:
     """Return the reference of the version that would be made."""
     return f"{plan.target.location}@{plan.target.number}"
 
 
 def planned_document(
-    name: str, plan: MovePlan, settings: ReshardSettings, work: Working | None = None
+    name: str, plan: ShardPlan, settings: ReshardSettings, work: Working | None = None
 ) -> dict[str, Any]:
     """Return `edl-ckpt/NAME/1` of a dry run: everything that its plan tells, and the cluster that would work."""
     target, parts = plan.target, settings.parts

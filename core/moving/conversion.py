@@ -25,9 +25,15 @@ from edl_ckpt.core.converting.destinations.table import ANEW, DESTINATIONS
 from edl_ckpt.core.converting.rows import CountedRows, Spread
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.shapes import check_dimensions
+from edl_ckpt.core.moving.file_framing import FileFraming
 from edl_ckpt.core.moving.goal import FileGoal, Rule, TableRules
-from edl_ckpt.core.moving.plan import StretchPlan, StretchRoute, routes_of
+from edl_ckpt.core.moving.input import cast_to
+from edl_ckpt.core.moving.meaning import Meaning
+from edl_ckpt.core.moving.move import Mover
+from edl_ckpt.core.moving.plan import MovePlan, StretchRoute, routes_of
+from edl_ckpt.core.moving.sorted_rows import move_sorted
 from edl_ckpt.core.moving.source_proof import VersionProof
+from edl_ckpt.core.moving.sums import SummedValues
 from edl_ckpt.core.moving.survey import SourceSurvey, survey_source
 from edl_ckpt.core.moving.version_input import VersionInput
 from edl_ckpt.core.proof.trust import Trust
@@ -35,7 +41,7 @@ from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.reading.stored_sums import StoredSums
 from edl_ckpt.core.sources.dcp.tables import is_table_name
 from edl_ckpt.core.sources.steps import source as steps
-from edl_ckpt.core.storage.interface import RangeReader
+from edl_ckpt.core.storage.interface import RangeReader, Sink
 
 _MOST_NAME_BYTES: Final = 255
 _ONE_BUCKET: Final = Spread(1, None)
@@ -46,7 +52,7 @@ _WHOLE: Final = frozenset({"dcp", "safetensors", "torch"})
 
 
 @dataclass(frozen=True, slots=True)
-class Conversion(StretchPlan):
+class Conversion(MovePlan):
     """A planned conversion; the source must be open until it is written."""
 
     source: Checkpoint
@@ -103,6 +109,59 @@ class Conversion(StretchPlan):
     def size_bytes(self) -> int:
         """Return the bytes of all files."""
         return sum(self.destination.files.values())
+
+    def framing(self, files: Sequence[Sink], job: Job) -> FileFraming:
+        """Return what writes all but values and ids into these files, which are in the order of the destination."""
+        return FileFraming(self.destination, self.opened, files, job)
+
+    @property
+    def disordered(self) -> list[OutTable]:
+        """Return the tables that become matrices, and whose rows have no numbers: they are sorted before they move."""
+        return [table for table in self.out.tables if table.name not in self.counted and not table.by_number]
+
+    def move_sorted(self, mover: Mover, job: Job, directory: str) -> None:
+        """Move the tables that are sorted, one after the other."""
+        for table in self.disordered:
+            move_sorted(mover, self.source, table, job, directory)
+
+    @property
+    def order(self) -> list[int]:
+        """Return the numbers of the survey's stretches, but for tables that are sorted."""
+        names = {table.name for table in self.disordered}
+        return [number for number, counts in enumerate(self.survey.counts) if counts.table not in names]
+
+    @property
+    def summed(self) -> SummedValues:
+        """Return which values have checksums; those of variables and of matrices are known by their cuts."""
+        destination, found = self.destination, dict[int, dict[int, int]]()
+        if not destination.checksum:
+            return SummedValues()
+        cuts = {(cut.file, cut.offset) for pieces in self.goal.pieces.values() for cut in pieces}
+        for _, file, offset, size_bytes in destination.summed:
+            if size_bytes and (file, offset) not in cuts:
+                found.setdefault(file, {})[offset] = size_bytes
+        return SummedValues(destination.checksum, found)
+
+    @property
+    def meaning(self) -> Meaning:
+        """Return what the proof takes tensors for, which are read as tables where the source is read so."""
+        source = self.source
+        if self.whole is None:
+            return Meaning()
+        is_remade = self.changes != Changes(cast=self.changes.cast)
+        """Under a new name a tensor may be another thing: then all are compared as plain tensors."""
+        row_bytes, plain = {}, set()
+        for variable in self.out.variables:
+            if is_remade or not source.has_entry(variable.source):
+                plain.add(variable.name)
+            if is_remade or not source.has_table(variable.source):
+                continue
+            entries = [entry for _, entry in source.entries(variable.source)]
+            if entries and not any(run.is_stored for entry in entries for run in entry.ids):
+                cast = cast_to(self.whole.find_variable(variable.source)[1].dtype, variable.dtype)
+                width = entries[0].row_bytes
+                row_bytes[variable.name] = width if cast is None else cast.size_of(width)
+        return Meaning(row_bytes, plain)
 
 
 def plan_conversion(

@@ -6,15 +6,17 @@ another: a bucket may be a part of a file, ids are whole numbers of 8 bytes, and
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from edl_ckpt.core.commit.sent_parts import Extent
 from edl_ckpt.core.converting.rows import Cut, RowPlaces, Spread
 from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.moving.input import PieceCounts
 from edl_ckpt.core.reading.blocks import IdBlock
 from edl_ckpt.core.sources.elasticdl.target import VersionLayout
 from edl_ckpt.core.storage.interface import Sink, Sinks
@@ -120,6 +122,9 @@ class Goal(Protocol):
     def files(self, table: str, buckets: bulk.I64) -> Collection[int]:
         """Return the numbers of the files that have rows or ids of some buckets of a table."""
 
+    def between(self, extent: Extent) -> Iterable[tuple[int, bytes]]:
+        """Return the (offset, bytes) of the framing in an extent of a file, but for those among small tables."""
+
 
 def cuts_in(cuts: Sequence[Cut], start: int, size: int) -> list[Cut]:
     """Return those of the cuts of a variable that have some of its bytes; of no bytes, those at its beginning.
@@ -137,6 +142,8 @@ class ShardGoal:
     layouts: VersionLayout
     variables: Mapping[str, int]
     """The bytes of each dense variable."""
+    small: Mapping[str, PieceCounts] = field(default_factory=dict)
+    """The counts of small tables: many of them move together, each with its framing."""
 
     @property
     def rules(self) -> ShardRules:
@@ -158,6 +165,17 @@ class ShardGoal:
         del table
         numbers: list[int] = buckets.tolist()
         return numbers
+
+    def between(self, extent: Extent) -> Iterator[tuple[int, bytes]]:
+        """Yield what stands between values in an extent of a shard, but for that among small tables."""
+        layouts, target = self.layouts, extent.target
+        begins, low, high = layouts.tables_at[:, target], extent.edges[0], extent.edges[-1]
+        if low < begins[0]:
+            yield from ((at, data) for at, data in layouts.front(target) if at < high and at + len(data) > low)
+        first = max(int(np.searchsorted(begins, low, "right")) - 1, 0)
+        last = min(int(np.searchsorted(begins, high, "left")), len(begins) - 1)
+        large = (table for table in layouts.names[first:last] if table not in self.small)
+        yield from ((at, head) for at, head in layouts.heads(target, large) if at < high and at + len(head) > low)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,3 +207,8 @@ class FileGoal:
         if places.ids is not None:
             numbers.update(places.ids[0][buckets].tolist())
         return numbers
+
+    def between(self, extent: Extent) -> Iterable[tuple[int, bytes]]:
+        """Return nothing: a task writes no framing, which may have checksums of what other tasks write."""
+        del extent
+        return ()

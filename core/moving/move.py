@@ -16,7 +16,7 @@ import math
 import sys
 import threading
 from bisect import bisect_right
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
@@ -31,15 +31,17 @@ from edl_ckpt.core.converting.rows import Cut
 from edl_ckpt.core.kernel import bulk, routing
 from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.kernel.routing import Part
-from edl_ckpt.core.moving.goal import ID_BYTES, Goal, Rule, TableSinks
-from edl_ckpt.core.moving.input import Cast, FileRows, FileValues, Input, PieceCounts, Stretch, read_bytes
+from edl_ckpt.core.moving.goal import ID_BYTES, Goal, Rule, ShardGoal, TableSinks
+from edl_ckpt.core.moving.input import Cast, FileRows, FileValues, Input, Stretch, read_bytes
+from edl_ckpt.core.moving.meaning import Meaning
 from edl_ckpt.core.moving.parts import DenseBytes
 from edl_ckpt.core.moving.settings import ReshardSettings
+from edl_ckpt.core.moving.sums import SummedValues
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdBlock
 from edl_ckpt.core.reading.casts import cast_bytes
 from edl_ckpt.core.reading.pieces import DIRECT_BYTES, IdsAt
-from edl_ckpt.core.sources.elasticdl.target import VersionLayout, write_groups
+from edl_ckpt.core.sources.elasticdl.target import write_groups
 from edl_ckpt.core.storage.interface import OnDisk, Sinks, is_on_disk
 
 _LOOK_BYTES: Final = 256 << 10
@@ -141,44 +143,36 @@ class MoveTerms:
     settings: ReshardSettings
     once: bool
     """The source leaves the page cache after its rows have moved."""
+    meaning: Meaning = field(default_factory=Meaning)
+    sums: SummedValues = field(default_factory=SummedValues)
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ShardTerms(MoveTerms):
-    """The same of a move into shards, where small tables move together."""
-
-    layouts: VersionLayout
-    small: Mapping[str, PieceCounts]
-    """The counts of small tables."""
-
-
-@dataclass(frozen=True, slots=True)
-class Meaning:
-    """What the proof takes variables for, where the files of a system say more of them than that they are tensors."""
-
-    row_bytes: Mapping[str, int] = field(default_factory=dict)
-    """The bytes of a row of those that are matrices: they are summed as rows."""
-    plain: Container[str] = ()
-    """Those that are neither variables nor matrices: they are summed by themselves."""
+    def summed_bytes(self, variable: str) -> int:
+        """Return the bytes that one sketch of a variable is of: those of a row of a matrix, else all."""
+        return self.meaning.row_bytes.get(variable) or self.variables[variable]
 
 
 class Mover:
     """Moves values from an opened source into files; `sketch` has the sums of what it has read."""
 
     def __init__(
-        self, terms: MoveTerms, source: Input, files: Sinks, reporter: Reporter, meaning: Meaning | None = None
+        self,
+        terms: MoveTerms,
+        source: Input,
+        files: Sinks,
+        reporter: Reporter,
+        crcs: Mapping[tuple[int, int], Crc32] | None = None,
     ) -> None:
+        """Take what all tasks share, and the `crcs` of tensors, by the file and the offset of each cut that has one."""
         self.terms = terms
         self.goal = terms.goal
         self.source = source
         self.files = files
         self.reporter = reporter
         self.sketch = ContentSketch()
-        self.meaning = meaning or Meaning()
+        self.meaning = terms.meaning
         self.tensors = ContentSketch()
         """The sums of tensors that are neither variables nor matrices."""
-        self.crcs: Mapping[tuple[int, int], Crc32] = {}
-        """The checksums of tensors, by the file and the offset of each cut; those that nobody asks for are not here."""
+        self._crcs = crcs or {}
         self._memory = ThreadMemory()
         self.overflowed = 0
         """Values that became infinite by a cast."""
@@ -241,8 +235,8 @@ class Mover:
             if low < high or not len(data):
                 piece = data[low - offset : high - offset].data
                 self.files[cut.file].write(cut.offset + low - cut.start, piece)
-                if (cut.file, cut.offset) in self.crcs:
-                    self.crcs[cut.file, cut.offset].add(low - cut.start, piece)
+                if (cut.file, cut.offset) in self._crcs:
+                    self._crcs[cut.file, cut.offset].add(low - cut.start, piece)
 
     def move_stretch(self, stretch: Stretch, *, values: bool = True) -> None:
         """Move a stretch, one piece after the other; without `values` only its ids."""
@@ -410,9 +404,9 @@ class Mover:
 
     def move_small(self, tables: Sequence[str]) -> None:
         """Put small tables together for each target, with all that stands between them, and write them."""
-        terms = self.terms
-        assert isinstance(terms, ShardTerms)  # noqa: S101 - only shards have small tables together
-        layouts = terms.layouts
+        goal = self.goal
+        assert isinstance(goal, ShardGoal)  # noqa: S101 - only shards have small tables together
+        layouts = goal.layouts
         first, last = layouts.number(tables[0]), layouts.number(tables[-1])
         starts, sizes = layouts.tables_at[first], layouts.tables_at[last + 1] - layouts.tables_at[first]
         shift = np.cumsum(sizes) - sizes - starts  # from an offset in a target to the place in `out`
@@ -431,7 +425,7 @@ class Mover:
         if bad >= 0:
             small.raise_bad_part(tables, bad)
         for number, name in enumerate(tables):
-            rows, id_bytes = terms.small[name].rows, terms.small[name].id_bytes
+            rows, id_bytes = goal.small[name].rows, goal.small[name].id_bytes
             values_end = layouts.values_at(name) + rows * widths.get(number, 0) + shift
             ids_end = layouts.ids_at(name) + id_bytes + shift
             if not (np.array_equal(values_at[number], values_end) and np.array_equal(ids_at[number], ids_end)):

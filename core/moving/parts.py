@@ -11,7 +11,7 @@ further group reads the sources once more.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
@@ -26,8 +26,7 @@ from edl_ckpt.core.commit.sent_parts import Extent, even_edges
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.moving.input import PieceCounts
-from edl_ckpt.core.moving.plan import MovePlan
-from edl_ckpt.core.sources.elasticdl.target import VersionLayout
+from edl_ckpt.core.moving.plan import ShardPlan
 from edl_ckpt.core.storage.parts import least_part
 
 WORKER_PART_BYTES: Final = 192 << 20
@@ -107,7 +106,7 @@ class PartsPlan:
         )
 
 
-def plan_parts(plan: MovePlan, executor: Executor, least_bytes: int, *, memory_bytes: int | None = None) -> PartsPlan:
+def plan_parts(plan: ShardPlan, executor: Executor, least_bytes: int, *, memory_bytes: int | None = None) -> PartsPlan:
     """Return the cheapest way to send the parts of a plan, counted in bytes that are read and written.
 
     `least_bytes` is the least size of a part for the storage, `memory_bytes` what the open parts of a worker may take.
@@ -169,7 +168,7 @@ def plan_parts(plan: MovePlan, executor: Executor, least_bytes: int, *, memory_b
 class _Reads:
     """What tasks read, in bytes."""
 
-    def __init__(self, plan: MovePlan) -> None:
+    def __init__(self, plan: ShardPlan) -> None:
         self._row_bytes, self._stretches = plan.row_bytes, plan.survey.counts
         self._small = {counts.table: counts for counts in plan.survey.small}
 
@@ -189,18 +188,7 @@ class _Reads:
         return values, ids
 
 
-def literals_in(layouts: VersionLayout, extent: Extent, small: Collection[str] = ()) -> Iterator[tuple[int, bytes]]:
-    """Yield the (offset, bytes) of what stands between values in an extent, but for that among `small` tables."""
-    begins, target, low, high = layouts.tables_at[:, extent.target], extent.target, extent.edges[0], extent.edges[-1]
-    if low < begins[0]:
-        yield from ((at, data) for at, data in layouts.front(target) if at < high and at + len(data) > low)
-    first = max(int(np.searchsorted(begins, low, "right")) - 1, 0)
-    last = min(int(np.searchsorted(begins, high, "left")), len(begins) - 1)
-    large = (table for table in layouts.names[first:last] if table not in small)
-    yield from ((at, head) for at, head in layouts.heads(target, large) if at < high and at + len(head) > low)
-
-
-def part_tasks(plan: MovePlan, groups: int, least_bytes: int, task_bytes: int) -> Iterator[MoveTask[int]]:
+def part_tasks(plan: ShardPlan, groups: int, least_bytes: int, task_bytes: int) -> Iterator[MoveTask[int]]:
     """Yield the tasks of all groups: together they send each byte of each target once, and count each value once."""
     stretches = _in_groups(plan, groups)
     for number in range(groups):
@@ -218,7 +206,7 @@ class _Share(NamedTuple):
     """True in the first group that reads the stretch, which counts its values."""
 
 
-def _in_groups(plan: MovePlan, groups: int) -> list[dict[str, list[_Share]]]:
+def _in_groups(plan: ShardPlan, groups: int) -> list[dict[str, list[_Share]]]:
     found: list[dict[str, list[_Share]]] = [{} for _ in range(groups)]
     for number, counts in enumerate(plan.survey.counts):
         used = np.unique(np.flatnonzero(counts.id_bytes) % groups).tolist() or [0]
@@ -244,7 +232,7 @@ class _GroupTasks:
 
     def __init__(
         self,
-        plan: MovePlan,
+        plan: ShardPlan,
         number: int,
         groups: int,
         stretches: dict[str, list[_Share]],

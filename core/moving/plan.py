@@ -11,11 +11,12 @@ from front to back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import chain, groupby, pairwise
 from math import gcd
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -24,11 +25,18 @@ from edl_ckpt.core.converting.changes import left_out_lines
 from edl_ckpt.core.converting.items import ItemCounts
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.tables import ShardSummary
+from edl_ckpt.core.moving.goal import Goal, ShardGoal
 from edl_ckpt.core.moving.input import SparsePair, SparsePairs, Stretch
+from edl_ckpt.core.moving.meaning import Meaning
+from edl_ckpt.core.moving.sums import SummedValues
 from edl_ckpt.core.moving.survey import SourceSurvey
 from edl_ckpt.core.reading.pieces import RowMarks
 from edl_ckpt.core.sources.elasticdl.target import CountedTable, VersionLayout
 from edl_ckpt.core.storage.parts import least_part
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.base.job import Job
+    from edl_ckpt.core.moving.move import Mover
 
 SurveyOf = TypeVar("SurveyOf", bound=SourceSurvey)
 
@@ -44,12 +52,57 @@ class StretchRoute:
     ids_at: bulk.I64
 
 
-class StretchPlan:
-    """What the plans of shards and of files share: a survey, and where each of its stretches goes."""
+class MovePlan(ABC):
+    """All that a move will write, and where; `routes` are those of the survey's stretches, in the same order.
+
+    There are as many stretches for ten thousand million rows as for a million: where each piece of a stretch goes is
+    computed when it moves. Small tables need no route, for they move as a whole.
+    """
 
     __slots__ = ()
     survey: SourceSurvey
     routes: Sequence[StretchRoute]
+    goal: Goal
+    """Which bucket a row belongs to, and where everything goes."""
+
+    @property
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """Return the bytes of all files."""
+
+    @property
+    def value_bytes(self) -> int:
+        """Return about how many bytes of values move."""
+        return self.size_bytes
+
+    @property
+    def groups(self) -> int:
+        """Return how many groups of files have nothing to do with each other: they are written one after the other."""
+        return 1
+
+    @property
+    def meaning(self) -> Meaning:
+        """Return what the proof takes variables for."""
+        return Meaning()
+
+    @property
+    def summed(self) -> SummedValues:
+        """Return which values have checksums in the framing."""
+        return SummedValues()
+
+    def move_sorted(self, mover: Mover, job: Job, directory: str) -> None:
+        """Move the tables that must be sorted, in temporary files in a directory; the `order` does not have them."""
+        del mover, job, directory
+
+    def small_runs(self) -> Iterator[Iterator[tuple[str, int]]]:
+        """Yield small tables that follow each other in the files, each with the bytes of it in all of them."""
+        return iter(())
+
+    @property
+    def order(self) -> list[int]:
+        """Return the numbers of the survey's stretches in the order in which they move."""
+        stretches, groups = self.survey.stretches, self.groups
+        return sorted(range(len(stretches)), key=lambda number: stretches[number].shard % groups)
 
     @property
     def row_bytes(self) -> Mapping[str, int]:
@@ -66,15 +119,25 @@ class StretchPlan:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MovePlan(WritePlan, StretchPlan):
-    """All that a move will write, and where; `routes` are those of the survey's stretches, in the same order.
-
-    There are as many stretches for ten thousand million rows as for a million: where each piece of a stretch goes is
-    computed when it moves. Small tables need no route, for they move as a whole.
-    """
+class ShardPlan(WritePlan, MovePlan):
+    """A move into shards of ElasticDL."""
 
     survey: SourceSurvey
     routes: Sequence[StretchRoute]
+    goal: ShardGoal
+
+    @property
+    def value_bytes(self) -> int:
+        """Return the bytes of all values."""
+        return self.layouts.value_bytes
+
+    def small_runs(self) -> Iterator[Iterator[tuple[str, int]]]:
+        """Yield small tables in the order of the shards, which is that of their numbers."""
+        layouts = self.layouts
+        sizes = np.diff(layouts.tables_at, axis=0).sum(axis=1)  # ids and heads may be far more than the values
+        numbered = enumerate(sorted((counts.table for counts in self.survey.small), key=layouts.number))
+        for _, run in groupby(numbered, key=lambda pair: layouts.number(pair[1]) - pair[0]):
+            yield ((name, int(sizes[layouts.number(name)])) for _, name in run)
 
     @property
     def items(self) -> ItemCounts:
@@ -96,18 +159,20 @@ class MovePlan(WritePlan, StretchPlan):
 
 def lay_out_survey(
     survey: SurveyOf, target: Target
-) -> tuple[VersionLayout, tuple[ShardSummary, ...], tuple[str, ...], SurveyOf, Sequence[StretchRoute]]:
-    """Return the layouts of the shards of a surveyed source, the shards, all warnings, the survey, and all routes."""
+) -> tuple[VersionLayout, tuple[ShardSummary, ...], tuple[str, ...], SurveyOf, Sequence[StretchRoute], ShardGoal]:
+    """Return what a plan of shards has besides its target, from a surveyed source."""
     layouts, shards, warnings = lay_out(target, survey.number, survey.variables, _count_tables(survey), survey.to_ps)
     noted = survey.left_out if survey.warns_of is None else survey.warns_of
 
     def begins(table: str) -> tuple[bulk.I64, bulk.I64]:
         return layouts.values_at(table), layouts.ids_at(table)
 
-    return layouts, shards, (*warnings, *left_out_lines(noted)), survey, routes_of(survey, begins)
+    variables = {variable.name: variable.size_bytes for variable in survey.variables}
+    goal = ShardGoal(layouts, variables, {counts.table: counts for counts in survey.small})
+    return layouts, shards, (*warnings, *left_out_lines(noted)), survey, routes_of(survey, begins), goal
 
 
-def row_marks(plan: MovePlan) -> dict[str, RowMarks]:
+def row_marks(plan: ShardPlan) -> dict[str, RowMarks]:
     """Return where the rows of each stretch begin in the targets, by the names of the tables that have stretches."""
     columns: dict[str, list[bulk.I64]] = {}
     for stretch in plan.survey.counts:
@@ -153,13 +218,7 @@ def routes_of(survey: SourceSurvey, begins: Callable[[str], tuple[bulk.I64, bulk
     return routes
 
 
-def stretch_order(plan: MovePlan) -> list[int]:
-    """Return the numbers of the survey's stretches in the order in which they move."""
-    stretches, groups = plan.survey.stretches, plan.groups
-    return sorted(range(len(stretches)), key=lambda number: stretches[number].shard % groups)
-
-
-def open_part_bytes(plan: MovePlan, least_part_bytes: int) -> int:
+def open_part_bytes(plan: ShardPlan, least_part_bytes: int) -> int:
     """Return how many bytes of parts may wait for further bytes at a time, when stretches move in their order.
 
     The targets of one group grow together, and each has at most three open parts: where the rows of a table are, where

@@ -9,10 +9,12 @@ from typing import Final
 import numpy as np
 
 from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
+from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import Seal, SealedShard, Version, now_text
-from edl_ckpt.core.moving.conversion import as_tensors
-from edl_ckpt.core.moving.files import FilesMove
+from edl_ckpt.core.moving.conversion import Conversion, as_tensors
+from edl_ckpt.core.moving.run import Moved
+from edl_ckpt.core.moving.source_proof import VersionProof
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
 from edl_ckpt.core.proof.sealing import cut
 from edl_ckpt.core.proof.values import read_back
@@ -37,16 +39,15 @@ class Proved:
         return Seal(key, self.fingerprint.text, self.sealed, now_text())
 
 
-def prove(writing: FilesMove, version: Version) -> Proved:
+def prove(plan: Conversion, moved: Moved, job: Job, version: Version) -> Proved:
     """Read new files back; EdlCkptError where a table or a variable is not what was meant, or where one is missing."""
-    job = writing.job
     with open_checkpoint(version, staged=True) as target:
         job.reporter.start("proving", value_bytes(target))
         files = [(shard, number) for shard in target.shards for number in range(len(shard.file.files))]
         chunks = [cut(shard, target.files[shard.file.files[number].path], number) for shard, number in files]
-        _check_names(writing, target)
+        _check_names(plan, moved, target)
         sketch, sums = read_back(target, chunks, job)
-        for name in _different(writing, target, sketch):
+        for name in _different(plan, moved, target, sketch):
             message = f"{name!r} reads back differently; nothing was published"
             hint = "this should not happen: please report it, and check this machine's memory and disk"
             raise EdlCkptError(message, path=version.path, hint=hint)
@@ -56,46 +57,45 @@ def prove(writing: FilesMove, version: Version) -> Proved:
         return Proved(fingerprint_of(target, sketch), tuple(shard.summary for shard in target.shards), sealed, version)
 
 
-def confirm_source(writing: FilesMove) -> Fingerprint | None:
+def confirm_source(plan: Conversion, proof: VersionProof, moved: Moved, job: Job) -> Fingerprint | None:
     """Compare what was read with the checksums in the source's files, and with its seal; return its fingerprint.
 
     The seal is compared where all went out as it was; else None is returned. Raises CorruptError for a difference,
     unless `force` goes on.
     """
-    proof, plan = writing.source.proof, writing.plan
-    proof.compare_sums(writing.job)
+    proof.compare_sums(job)
     proof.compare_items()
     for name in plan.destination.carried:
         with plan.opened(name) as reader:
             proof.compare_zip(reader, name)
-    return proof.confirm_seal(writing.meant)
+    return proof.confirm_seal(moved.sketch)
 
 
-def _check_names(writing: FilesMove, target: Checkpoint) -> None:
+def _check_names(plan: Conversion, moved: Moved, target: Checkpoint) -> None:
     """Raise UnsupportedError for a variable that the files have and that is none there: its name says another thing."""
-    names = [name for name in sorted(writing.meant.variable_names()) if not target.has_entry(name)]
+    names = [name for name in sorted(moved.sketch.variable_names()) if not target.has_entry(name)]
     if names:
         system = title_of(target.version.layout.system)
         message = f"{names[0]!r} is no name of a variable in files of {system}: it would be read as part of a table"
         hint = f"nothing was written; give it another name: --rename '{names[0]}=NEW'"
-        raise UnsupportedError(message, path=writing.plan.source.version.ref, hint=hint)
+        raise UnsupportedError(message, path=plan.source.version.ref, hint=hint)
 
 
-def _different(writing: FilesMove, target: Checkpoint, sketch: ContentSketch) -> Iterator[str]:
+def _different(plan: Conversion, moved: Moved, target: Checkpoint, sketch: ContentSketch) -> Iterator[str]:
     """Yield what is not as it was meant: tables and variables, tensors that are neither, and files that went along."""
-    plan, meant = writing.plan, writing.meant
+    meant = moved.sketch
     for name in [table.name for table in plan.out.tables] or sorted(meant.tables):
         one, other = meant.tables.get(name), sketch.tables.get(name)
         if one is not other and (one is None or other is None or not np.array_equal(one, other)):
             yield name
     yield from _different_dense(meant, sketch, target)
-    if names := set(writing.tensors.variable_names()):
+    if names := set(moved.tensors.variable_names()):
         whole, sums = as_tensors(target), ContentSketch()
         for place in dense_at(whole, 0):
             entry = place.entry(whole)
             if entry.name in names:
                 sums.add_dense(entry.name, entry.size_bytes, place.start, read_dense(whole, place))
-        yield from _different_dense(writing.tensors, sums, whole)
+        yield from _different_dense(moved.tensors, sums, whole)
     for name, size in plan.destination.carried.items():
         pairs = ((start, min(_STEP_BYTES, size - start)) for start in range(0, size, _STEP_BYTES))
         with plan.opened(name) as read, target.store.open(target.version.path_of(name)) as written:

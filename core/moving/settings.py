@@ -11,7 +11,7 @@ from edl_ckpt.core.base.parallel import Executor, default_workers
 from edl_ckpt.core.base.words import size
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.moving.parts import PartsPlan, plan_parts
-from edl_ckpt.core.moving.plan import MovePlan, open_part_bytes
+from edl_ckpt.core.moving.plan import MovePlan, ShardPlan, open_part_bytes
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.reading.pieces import PIECE_BYTES
 from edl_ckpt.core.storage.interface import Properties
@@ -66,7 +66,11 @@ class ReshardSettings:
 
 
 def settings_for(
-    plan: MovePlan, *, workers: int | None = None, max_memory_bytes: int | None = None, executor: Executor | None = None
+    plan: ShardPlan,
+    *,
+    workers: int | None = None,
+    max_memory_bytes: int | None = None,
+    executor: Executor | None = None,
 ) -> ReshardSettings:
     """Return the settings for a plan; `max_memory_bytes` bounds all batches, `plan_parts` the uploads of a cluster."""
     target = plan.target.store.properties
@@ -84,6 +88,14 @@ def settings_for(
         return replace(chosen, open_part_bytes=open_part_bytes(plan, target.part_bytes))
     memory = None if max_memory_bytes is None else chosen.part_memory_bytes
     return replace(chosen, parts=plan_parts(plan, executor, target.part_bytes, memory_bytes=memory))
+
+
+def settings_of_files(plan: MovePlan, target: Properties, *, workers: int) -> ReshardSettings:
+    """Return the settings for files of any system, which need no memory for parts of their own."""
+    survey = plan.survey
+    return choose_settings(
+        survey.widest_row_bytes, target, round_trips=survey.round_trips, to_ps=survey.to_ps, workers=workers
+    )
 
 
 def choose_settings(

@@ -44,6 +44,11 @@ class SourceProof:
         """Return the names of tables and variables of a version that go out as they were."""
         return set()
 
+    def restart(self) -> None:
+        """Sum the values with checksums anew: what was read before was read for a plan."""
+        if self.sums is not None:
+            self.sums.restart()
+
     def compare_sums(self, job: Job) -> None:
         """Compare what was read with the checksums in the files; CorruptError for a difference."""
         if self.sums is not None and self.trust is not None:

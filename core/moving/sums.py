@@ -1,12 +1,32 @@
-"""Files whose values are summed on their way, because their framing has checksums of these."""
+"""Values whose checksums stand in the framing of files, and files that sum them on their way."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
+from edl_ckpt.core.converting.rows import Cut
 from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.storage.interface import Sink, Sinks
+
+
+@dataclass(frozen=True, slots=True)
+class SummedValues:
+    """Which values have checksums in the framing, and of which kind; it can be pickled."""
+
+    checksum: str = ""
+    """The name of the checksum; '' where the framing has none."""
+    rows: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    """The bytes of the rows, and of the ids, of spread tables, by the number of their file and their offset there."""
+
+    def of_cuts(self, cuts: Iterable[Cut]) -> dict[tuple[int, int], Crc32]:
+        """Return a new checksum for each of some cuts, by file and offset."""
+        return {(cut.file, cut.offset): Crc32(self.checksum) for cut in cuts} if self.checksum else {}
+
+    def of_rows(self, files: Iterable[int]) -> dict[tuple[int, int], Crc32]:
+        """Return a new checksum for each of the rows and ids of spread tables in some files."""
+        return {(file, offset): Crc32(self.checksum) for file in files for offset in self.rows.get(file, ())}
 
 
 class SummedSink(Sink):

@@ -1,47 +1,84 @@
-"""Work of a move as tasks: pieces of variables with the size of their sums, and tasks handed to other processes."""
+"""A task of a move in another process: it opens the files that it writes, and answers when they are safe again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
-from functools import partial
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.parallel import Advance
-from edl_ckpt.core.commit.sent_parts import Sending
+from edl_ckpt.core.base.progress import SILENT, Counted
+from edl_ckpt.core.commit.interface import SharedTargets
+from edl_ckpt.core.commit.sent_parts import Sending, TargetPart
+from edl_ckpt.core.converting.rows import Cut
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
+from edl_ckpt.core.moving.goal import Goal, cuts_in
 from edl_ckpt.core.moving.input import Input, Stretch
+from edl_ckpt.core.moving.move import Mover, MoveTerms
 from edl_ckpt.core.moving.parts import DenseBytes, MoveTask
-from edl_ckpt.core.reading.picklable import HeldValue
+from edl_ckpt.core.moving.sums import SummedSinks
+from edl_ckpt.core.proof.fingerprint import ContentSketch
+from edl_ckpt.core.storage.interface import Sinks
 
-Done = TypeVar("Done")
+
+class MoveDone(NamedTuple):
+    """What a task answers: the sums of what it has counted, and the parts that it has sent."""
+
+    sketch: ContentSketch
+    tensors: ContentSketch
+    """The sums of tensors that are neither variables nor matrices."""
+    overflowed: int
+    """Values that became infinite by a cast."""
+    parts: Sequence[TargetPart]
+    crcs: Mapping[tuple[int, int], Mapping[int, tuple[int, int]]]
+    """The pieces of each value that has a checksum in the framing, by its file and offset."""
+
+
+def move_task(
+    opened: Sending[Input], task: MoveTask[Stretch], advance: Advance, *, terms: MoveTerms, targets: SharedTargets
+) -> MoveDone:
+    """Move what a task needs, in another process; what it reads again is neither summed nor reported."""
+    goal, cuts = terms.goal, _cuts_of(task, terms.goal)
+    numbers = {cut.file for cut in cuts} | _files_of(task, goal)
+    crcs, row_crcs = terms.sums.of_cuts(cuts), terms.sums.of_rows(numbers)
+    with targets.opened(numbers, task.extents, opened.memory) as files:
+        sinks: Sinks = SummedSinks(files, row_crcs, terms.sums.rows) if row_crcs and task.reads else files
+        first = Mover(terms, opened.source, sinks, Counted(advance), crcs)
+        again = Mover(terms, opened.source, sinks, SILENT)
+        for extent in task.extents:
+            files[extent.target].write_between(goal.between(extent))
+        for dense in task.dense:
+            first.move_dense(dense)
+        for rows, values, counts in task.reads:
+            mover = first if counts else again
+            if isinstance(rows, Stretch):
+                mover.move_stretch(rows, values=values)
+            else:
+                mover.move_small(rows)
+    done = {place: crc.pieces for place, crc in {**crcs, **row_crcs}.items() if crc.size_bytes}
+    return MoveDone(first.sketch, first.tensors, first.overflowed, files.sent, done)
+
+
+def _cuts_of(task: MoveTask[Stretch], goal: Goal) -> list[Cut]:
+    """Return where the variables of a task go, and the matrices that move as their bytes."""
+    return [cut for dense in task.dense for cut in cuts_in(goal.cuts(dense.name), dense.start, dense.size)]
+
+
+def _files_of(task: MoveTask[Stretch], goal: Goal) -> set[int]:
+    """Return the numbers of the files that get rows of a task."""
+    numbers = set[int]()
+    for read in task.reads:
+        if isinstance(read.rows, Stretch):
+            numbers.update(goal.files(read.rows.table, read.rows.counts.targets))
+        else:
+            numbers.update(range(goal.rules.buckets))  # small tables have their framing in each shard
+    return numbers
 
 
 def with_sum_bytes(
-    pieces: Iterable[tuple[DenseBytes, int]], summed_bytes: Callable[[str], int]
+    pieces: Iterable[tuple[DenseBytes, int]], terms: MoveTerms
 ) -> Iterator[tuple[DenseBytes, int, str, int]]:
-    """Yield pieces of variables with their sizes, as `packed` takes them, and the bytes of their sums in a result.
-
-    `summed_bytes` returns of a variable the bytes that one sketch is of: all of its bytes, or those of a row.
-    """
+    """Yield pieces of variables with their sizes, as `packed` takes them, and the bytes of their sums in a result."""
     for dense, size_bytes in pieces:
-        total = summed_bytes(dense.name)
+        total = terms.summed_bytes(dense.name)
         yield dense, size_bytes, "", total if total <= bulk.CHUNK_BYTES else 4 * sketch_size(total)
-
-
-def handed_out(
-    job: Job,
-    source: Input,
-    do: Callable[[Sending[Input], MoveTask[Stretch], Advance], Done],
-    tasks: Iterable[MoveTask[Stretch]],
-    *,
-    memory_bytes: int = 0,
-) -> AbstractContextManager[Iterator[Done]]:
-    """Let other processes do tasks, each with its own opening of the source; what they answer comes as it is done.
-
-    `memory_bytes` is what each of them has for parts of uploads.
-    """
-    opens = HeldValue(source.value(), partial(Sending[Input], memory_bytes=memory_bytes))
-    return job.run(FunctionWork(opens, do), Sending[Input](source, 0), tasks)

@@ -19,7 +19,7 @@ from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.memory import peak_memory_bytes
-from edl_ckpt.core.base.progress import SILENT, WARNINGS, Reporter
+from edl_ckpt.core.base.progress import SILENT, WARNINGS, Reporter, expect
 from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import base_name, counted, size
 from edl_ckpt.core.catalog.contents import Contents
@@ -37,9 +37,10 @@ from edl_ckpt.core.converting.items import items_out
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import UNNUMBERED, Seal, ShardFile, State, Version
 from edl_ckpt.core.moving.conversion import Conversion, plan_conversion
-from edl_ckpt.core.moving.files import FilesMove
 from edl_ckpt.core.moving.proof import Proved, confirm_source, prove
 from edl_ckpt.core.moving.result import WriteResult
+from edl_ckpt.core.moving.run import Move, Moved
+from edl_ckpt.core.moving.settings import settings_of_files
 from edl_ckpt.core.moving.source_proof import untouched
 from edl_ckpt.core.moving.version_input import VersionInput
 from edl_ckpt.core.operations.prune.guards import is_good, looked_at
@@ -172,7 +173,7 @@ def _to_files(
             return replace(planned, bytes_read=source.bytes_read)
         moved = plan.input(trust, sums)
         moved.proof.confirm_first(job)
-        proved, writing = _write(plan, moved, job, new, where, wait_seconds)
+        proved, written = _write(plan, moved, job, new, where, wait_seconds)
         return replace(
             planned,
             bytes_read=source.bytes_read,
@@ -183,7 +184,7 @@ def _to_files(
             forced=trust.forced,
             items=items_out(plan.out, is_written=True),
             untouched=untouched(moved.proof, proved.fingerprint),
-            overflowed=writing.overflowed,
+            overflowed=written.overflowed,
             checksums=moved.proof.compared,
             dry_run=False,
         )
@@ -375,7 +376,7 @@ def _write(
     new: NewVersion,
     where: Location,
     wait_seconds: float,
-) -> tuple[Proved, FilesMove]:
+) -> tuple[Proved, Moved]:
     """Write, prove and publish a version, with the lock of the location held."""
     files, source, proved = plan.destination.files, plan.source.version, list[Proved]()
     new = replace(new, copies=_planned(plan, new, where))
@@ -389,20 +390,24 @@ def _write(
         with kind_of(locked.store).output(locked, new) as output:
             sinks = output.create(list(files.values()))
             directory = locked.store.location.local_path or tempfile.gettempdir()
-            writing = FilesMove(plan, source_input, sinks, job, directory, locked.store.properties)
-            writing.write(output)
+            settings = settings_of_files(plan, locked.store.properties, workers=job.workers)
+            source_input.proof.restart()
+            expect(job.reporter, 2 * plan.size_bytes)  # all is read back
+            job.reporter.start("writing", plan.size_bytes)
+            move = Move(plan, settings, source_input, job, directory=directory)
+            moved = move.run(plan.framing(sinks, job), output)
             plan.source.check_unchanged()
-            confirm_source(writing)
+            confirm_source(plan, source_input.proof, moved, job)
 
             def prove_written(written: Written) -> Seal:
-                version = written.version
-                proved.append(prove(writing, alone_at(version.location.with_url(version.path))))
+                version = alone_at(written.version.location.with_url(written.version.path))
+                proved.append(prove(plan, moved, job, version))
                 return source_input.proof.sign(proved[0].seal(new.key), new.purpose)
 
             output.publish(prove_written, describe)
         if new.layout.system == bundle.system and new.replaces is None:
             note_newest(locked.store, reporter=job.reporter)
-    return proved[0], writing
+    return proved[0], moved
 
 
 def _warn_of_spool(plan: Conversion, target: Properties, job: Job) -> None:

@@ -29,12 +29,12 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.tables import TableInfo
 from edl_ckpt.core.moving.input import FileRows, FileValues, Input, InputFacts, SurveyedTable, read_bytes
-from edl_ckpt.core.moving.plan import MovePlan, lay_out_survey
+from edl_ckpt.core.moving.plan import ShardPlan, lay_out_survey
 from edl_ckpt.core.moving.result import WriteResult
-from edl_ckpt.core.moving.run import write_version
 from edl_ckpt.core.moving.settings import ReshardSettings, settings_for
 from edl_ckpt.core.moving.source_proof import SourceProof
 from edl_ckpt.core.moving.survey import survey_source
+from edl_ckpt.core.moving.write import write_version
 from edl_ckpt.core.proof.duplicates import IdOrder, check_reads
 from edl_ckpt.core.reading.blocks import IdBlock
 from edl_ckpt.core.reading.picklable import FileValue
@@ -322,7 +322,7 @@ class NamedArrays(Input):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ArraysPlan(MovePlan):
+class ArraysPlan(ShardPlan):
     """All that an import will write, and where; `arrays` are those that it reads, still open."""
 
     arrays: NamedArrays

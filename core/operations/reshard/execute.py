@@ -41,13 +41,13 @@ from edl_ckpt.core.converting.destinations.elasticdl import ShardsHold
 from edl_ckpt.core.converting.destinations.interface import Given
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.versions import CheckpointRef, Version
-from edl_ckpt.core.moving.plan import MovePlan, lay_out_survey
+from edl_ckpt.core.moving.plan import ShardPlan, lay_out_survey
 from edl_ckpt.core.moving.result import WriteResult
-from edl_ckpt.core.moving.run import write_version
 from edl_ckpt.core.moving.settings import ReshardSettings, choose_settings, settings_for
 from edl_ckpt.core.moving.source_proof import VersionProof
 from edl_ckpt.core.moving.survey import SourceSurvey, survey_source
 from edl_ckpt.core.moving.version_input import VersionInput
+from edl_ckpt.core.moving.write import write_version
 from edl_ckpt.core.proof.fingerprint import of_tables, value_bytes
 from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.proof.values import fingerprint_checkpoint
@@ -123,7 +123,7 @@ def survey_ids(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ReshardPlan(MovePlan):
+class ReshardPlan(ShardPlan):
     """All that a reshard will write, and where."""
 
     survey: Survey

@@ -12,7 +12,7 @@ from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.tables import TableInfo
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.moving.input import PieceCounts, SurveyedTable
-from edl_ckpt.core.moving.plan import open_part_bytes, stretch_order
+from edl_ckpt.core.moving.plan import open_part_bytes
 from edl_ckpt.core.operations.reshard.execute import ReshardPlan, Survey, plan_reshard
 from edl_ckpt.core.reading.pieces import IdsAt
 from edl_ckpt.core.sources.elasticdl.names import DESIGN
@@ -50,7 +50,7 @@ def plan(from_ps: int, to_ps: int, pieces_each: int = 12, tables: int = 1) -> Re
 def open_at_most(made: ReshardPlan, part_bytes: int) -> int:
     """Return what is open at a time, by sets: every part that a later piece will write to again."""
     steps: list[dict[tuple[int, int], int]] = []
-    for number in stretch_order(made):
+    for number in made.order:
         counts, route = made.survey.counts[number], made.routes[number]
         touched = {}
         for target in np.flatnonzero(counts.rows).tolist():
@@ -89,7 +89,7 @@ def test_few_shards_at_a_time() -> None:
 def test_order() -> None:
     """Pieces of the same remainder go together, each table after the other, each shard from its first row on."""
     made = plan(6, 4, pieces_each=2, tables=2)  # two remainders
-    order = stretch_order(made)
+    order = made.order
     assert sorted(order) == list(range(24))
     shards = [made.survey.stretches[k].shard for k in order]
     assert shards == [*([0, 0, 2, 2, 4, 4] * 2), *([1, 1, 3, 3, 5, 5] * 2)]

@@ -17,15 +17,16 @@ from typing import ClassVar, Final
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.progress import expect
 from edl_ckpt.core.catalog.files import alone_at
 from edl_ckpt.core.catalog.listing import as_version
 from edl_ckpt.core.converting.changes import ROWS, Changes, NameMap, left_out_lines, with_tables
 from edl_ckpt.core.converting.items import items_out
 from edl_ckpt.core.model.tables import Extent
 from edl_ckpt.core.moving.conversion import Conversion, plan_conversion
-from edl_ckpt.core.moving.files import FilesMove
 from edl_ckpt.core.moving.proof import confirm_source, prove
-from edl_ckpt.core.moving.settings import ReshardSettings
+from edl_ckpt.core.moving.run import Move
+from edl_ckpt.core.moving.settings import ReshardSettings, settings_of_files
 from edl_ckpt.core.moving.version_input import VersionInput
 from edl_ckpt.core.operations.export.formats.arrays import Safetensors
 from edl_ckpt.core.operations.export.interface import (
@@ -231,15 +232,19 @@ class SystemFormat(ExportFormat):
                 durable = [sink for output, sink in zip(outputs, sinks, strict=True) if output.durable]
                 flusher = opened.enter_context(Flusher(durable))
                 place = Location(os.path.dirname(target.path) or ".")
-                target_facts = open_store(place).properties
-                writing = FilesMove(plan, opened_input, sinks, self._job, place.url, target_facts)
-                writing.write()
+                job = self._job
+                settings = settings_of_files(plan, open_store(place).properties, workers=job.workers)
+                proof.restart()
+                expect(request.reporter, 2 * plan.size_bytes)  # all is read back
+                request.reporter.start("writing", plan.size_bytes)
+                move = Move(plan, settings, opened_input, job, directory=place.url)
+                moved = move.run(plan.framing(sinks, job))
                 flusher.all_written()
                 plan.source.check_unchanged()
-                source = confirm_source(writing)
-                proved = prove(writing, alone_at(target.path))
+                source = confirm_source(plan, proof, moved, job)
+                proved = prove(plan, moved, job, alone_at(target.path))
             self.compared = proof.compared
-            facts = source or proved.fingerprint, writing.overflowed
+            facts = source or proved.fingerprint, moved.overflowed
             done = self.result(target.publish(), self._counts(plan), trust, *facts, proved=source is not None)
             content = content if proof.is_other_content else source
             return replace(done, items=items_out(plan.out, is_written=True), content=content)
