@@ -32,7 +32,8 @@ from edl_ckpt.core.base.parallel import pause
 from edl_ckpt.core.base.words import extra_hint
 from edl_ckpt.core.storage.interface import OpenUpload
 from edl_ckpt.core.storage.s3.session import Service, settings
-from edl_ckpt.core.storage.s3.transport import DamagedError, Transport
+from edl_ckpt.core.storage.s3.transport import Transport
+from edl_ckpt.core.storage.s3.wire import DamagedError
 
 
 class NoBucketError(NotFoundError):
