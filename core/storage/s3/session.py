@@ -50,9 +50,11 @@ class Service:
         self.serializer = create_serializer("rest-xml", include_validation=False)
         self.agent, self.connect_seconds = config["user_agent"], config["connect_timeout"]
         self.read_seconds = config["read_timeout"]
-        configured = self.client.meta.config.s3 or {}
-        self.config_of_parts = Config(s3={"payload_signing_enabled": False, **configured})
-        """Parts have their checksum among the signed headers, and no SHA-256 too, unless the user configures that."""
+        configured = (self.client.meta.config.s3 or {}).get("payload_signing_enabled")
+        self.signs_bodies = configured is not False
+        """Whether requests have the SHA-256 of their bodies."""
+        self.signs_parts = configured is True
+        """The same of parts, whose checksum is among the signed headers: only where the user configures it."""
         self._authorities = session.get_config_variable("ca_bundle") or True
         self._is_explicit = "aws_access_key_id" in arguments
         is_asked = "signature_version" not in config and not self._is_explicit

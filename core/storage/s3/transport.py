@@ -2,7 +2,8 @@
 
 botocore's client takes 1.5 ms of CPU for a small GET, and 50 ms for a page of a listing. So it makes the first request
 to a bucket, and its public events show the address, the region and the signer that it chose. Requests that are made by
-the hundred are then written and read by botocore's serializer and parser, signed by that signer, and sent by `Wire`.
+the hundred are then written by botocore's serializer, signed here with that signer's credentials, sent by `Wire`, and
+read here unless they are errors.
 Anything unusual goes through the client again: proxies, redirects, refused credentials, other signatures.
 """
 
@@ -12,14 +13,14 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from http.client import HTTPResponse
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote, unquote_plus, urlencode, urlsplit
-from xml.etree import ElementTree as ET
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from edl_ckpt.core.base.parallel import answered
-from edl_ckpt.core.storage.s3.session import Service, moment
-from edl_ckpt.core.storage.s3.wire import DamagedError, Wire, left_behind
+from edl_ckpt.core.storage.s3.answers import read_answer
+from edl_ckpt.core.storage.s3.session import Service
+from edl_ckpt.core.storage.s3.signing import UNSIGNED_BODY, Scope, body_sum, signed_headers
+from edl_ckpt.core.storage.s3.wire import Wire, checked, left_behind
 
 _FREQUENT: Final = {
     "get_object": "GetObject",
@@ -32,9 +33,11 @@ _FREQUENT: Final = {
 """The operations that are not left to botocore's client, by the names of its methods."""
 _PLAIN_ERRORS: Final = frozenset({404, 412, 416, 429, 500, 502, 503, 504})
 """Errors that mean the same whoever asks; botocore's client handles all others."""
+_FIRST_NOT_GOOD: Final = 300
 _SIGNATURE: Final = "s3v4"
-_SLICE_BYTES: Final = 1 << 20
-"""Bytes that are received at a time."""
+_WITHOUT_LENGTH: Final = frozenset({"GET", "HEAD"})
+"""Methods whose requests have no length unless there is a body."""
+_PORTS: Final = {"http": 80, "https": 443}
 _BEGINNING: Final = threading.Lock()
 """Held for an instant, by the threads of a forked process only."""
 
@@ -42,10 +45,12 @@ _BEGINNING: Final = threading.Lock()
 class _Route(NamedTuple):
     """The way to one bucket, as botocore chose it."""
 
-    url: str
-    """The address of the bucket, without a slash at its end."""
+    host: str
+    path: str
+    """The path of the bucket, without a slash at its end."""
     authorize: Callable[[], Any]
-    """Returns what signs a request with the credentials of this moment."""
+    """Returns botocore's signer of a request, which has the credentials of this moment."""
+    scope: Scope
     wire: Wire
 
 
@@ -98,7 +103,7 @@ class Transport:
         if answer is None:
             answer = left_behind(partial(self._made_by_client, method, parameters))
             if body is not None:
-                answer["Body"] = _checked(answer["Body"], body)
+                answer["Body"] = checked(answer["Body"], body)
         answered()
         return answer
 
@@ -125,9 +130,10 @@ class Transport:
             return None
         address = f"{parts.scheme}://{parts.netloc}"
         wire = self._wires.setdefault(address, Wire(address, self.service))
-        names = signing["signing_name"], signing["region_name"], _SIGNATURE
+        service, region = signing["signing_name"], signing["region_name"]
+        authorize = partial(signing["request_signer"].get_auth_instance, service, region, _SIGNATURE)
         path = parts.path.removesuffix(quoted).rstrip("/")
-        return _Route(address + path, partial(signing["request_signer"].get_auth_instance, *names), wire)
+        return _Route(_host(parts), path, authorize, Scope(region, service), wire)
 
     def _made_here(
         self, method: str, parameters: Mapping[str, Any], wanted: memoryview | int | None
@@ -140,39 +146,39 @@ class Transport:
         if service.must_refresh():
             left_behind(route.authorize)
         model = service.client.meta.service_model.operation_model(_FREQUENT[method])
-        request = self._request(service, route, model, parameters)
-        route.authorize().add_auth(request)
-        status, headers, body = route.wire.send(request.prepare(), partial(_receive, wanted=wanted))
-        if method == "complete_multipart_upload" and b"<Error" in body:
+        parts = service.serializer.serialize_to_request(parameters, model)
+        target = _target(route.path, parameters.get("Key"), parts)
+        headers = self._headers(service, route, model, target, parts)
+        status, heads, body = route.wire.send(model.http["method"], target, headers, parts["body"], wanted=wanted)
+        if method == "complete_multipart_upload" and b"<Error" in bytes(body):
             status = 500  # S3 may begin to answer before it knows
-        is_good, is_object = status < 300, method == "get_object"
-        if is_good and method == "list_objects_v2":
-            metadata = {"HTTPStatusCode": status, "HTTPHeaders": {name.lower(): text for name, text in headers.items()}}
-            return {"ResponseMetadata": metadata} | _listing(body)
-        if is_good or status in _PLAIN_ERRORS:
-            raw = {"status_code": status, "headers": headers, "body": b"" if is_good and is_object else body}
-            answer: dict[str, Any] = service.parser.parse(raw, model.output_shape)
-            if not is_good:
-                raise service.client.exceptions.ClientError(answer, model.name)
-            return answer | {"Body": body} if is_object else answer
+        if status < _FIRST_NOT_GOOD:
+            return read_answer(method, status, heads, body)
+        if status in _PLAIN_ERRORS:
+            raw = {"status_code": status, "headers": heads, "body": body}
+            raise service.client.exceptions.ClientError(service.parser.parse(raw, model.output_shape), model.name)
         self.hashes_parts |= method == "upload_part"  # perhaps that is what it refuses; botocore's client signs it
         return None
 
-    def _request(self, service: Service, route: _Route, model: Any, parameters: Mapping[str, Any]) -> Any:
-        """Return a request that is still to be signed."""
-        from botocore.awsrequest import AWSRequest
+    def _headers(
+        self, service: Service, route: _Route, model: Any, target: str, parts: Mapping[str, Any]
+    ) -> dict[str, str]:
+        """Return the headers of a request, signed; botocore's NoCredentialsError without credentials."""
+        from botocore.exceptions import NoCredentialsError
 
-        parts = service.serializer.serialize_to_request(parameters, model)
-        query = parts["url_path"].partition("?")[2]  # the bucket may be a part of this path, or of the address
-        more = parts["query_string"] | ({"encoding-type": "url"} if "Key" not in parameters else {})
-        query = "&".join(filter(None, (query, urlencode(more, quote_via=quote, safe="~"))))
-        path = quote(parameters.get("Key", ""), safe="/~")
-        url = f"{route.url}/{path}" if path or not urlsplit(route.url).path else route.url
-        headers = {"User-Agent": service.agent, **parts["headers"]}
-        request = AWSRequest(model.http["method"], f"{url}?{query}" if query else url, headers, parts["body"])
-        is_hashed = model.name != "UploadPart" or self.hashes_parts
-        request.context["client_config"] = service.client.meta.config if is_hashed else service.config_of_parts
-        return request
+        credentials, body = route.authorize().credentials, parts["body"]
+        if credentials is None:
+            raise NoCredentialsError
+        named = {name.lower(): str(text) for name, text in parts["headers"].items()}
+        is_part = model.name == "UploadPart"
+        is_signed = service.signs_parts if is_part and not self.hashes_parts else service.signs_bodies
+        total = body_sum(body) if is_signed else UNSIGNED_BODY
+        method = model.http["method"]
+        headers = signed_headers(
+            method, target, {"host": route.host, **named}, body=total, scope=route.scope, credentials=credentials
+        )
+        length = {} if method in _WITHOUT_LENGTH and not body else {"content-length": str(len(body))}
+        return {**headers, **length, "accept-encoding": "identity", "user-agent": service.agent}
 
 
 def _note(seen: threading.local, *, request: Any, **signing: Any) -> None:
@@ -180,60 +186,22 @@ def _note(seen: threading.local, *, request: Any, **signing: Any) -> None:
     seen.signed.append((request.url, signing))
 
 
-def _receive(response: HTTPResponse, wanted: memoryview | int | None) -> Any:
-    """Return a body, received into a buffer where there is one for it; DamagedError unless its size is right."""
-    if response.status >= 300 or wanted is None:
-        return response.read()
-    if isinstance(wanted, int):
-        return _checked(response.read(), wanted)
-    filled = 0
-    while filled < len(wanted):
-        count = response.readinto(wanted[filled : filled + _SLICE_BYTES])
-        if not count:
-            break
-        filled += count
-    _check(filled + len(response.read(1)), len(wanted))
-    return wanted
+def _host(parts: SplitResult) -> str:
+    """Return the host of an address as requests name it: with the port, unless that is the usual one.
+
+    >>> _host(urlsplit("https://S3.example:443/b")), _host(urlsplit("http://[::1]:9000"))
+    ('s3.example', '[::1]:9000')
+    """
+    name = str(parts.hostname)
+    host = f"[{name}]" if ":" in name else name
+    return host if parts.port in {None, _PORTS.get(parts.scheme)} else f"{host}:{parts.port}"
 
 
-def _checked(data: bytes, wanted: memoryview | int) -> bytes | memoryview:
-    """Return data of the right size, in the buffer where there is one."""
-    if isinstance(wanted, int):
-        _check(len(data), wanted)
-        return data
-    _check(len(data), len(wanted))
-    wanted[:] = data
-    return wanted
-
-
-def _check(arrived: int, wanted: int) -> None:
-    if arrived != wanted:
-        raise DamagedError(f"{arrived} bytes arrived in place of {wanted}")
-
-
-def _listing(data: bytes) -> dict[str, Any]:
-    """Return a page of a listing, as botocore does in four times the time; DamagedError for what is none."""
-    try:
-        root = ET.fromstring(data)  # noqa: S314 - as botocore does; expat bounds what entities make
-        space = root.tag.partition("}")[0] + "}" if root.tag.startswith("{") else ""
-        name_of = unquote_plus if root.findtext(f"{space}EncodingType") == "url" else str
-        rows = [
-            {fact.tag.removeprefix(space): fact.text or "" for fact in row} for row in root.iter(f"{space}Contents")
-        ]
-        prefixes = [row.findtext(f"{space}Prefix") or "" for row in root.iter(f"{space}CommonPrefixes")]
-        return {
-            "IsTruncated": root.findtext(f"{space}IsTruncated") == "true",
-            "NextContinuationToken": root.findtext(f"{space}NextContinuationToken"),
-            "Contents": [
-                {
-                    "Key": name_of(row["Key"]),
-                    "Size": int(row["Size"]),
-                    "LastModified": moment(row["LastModified"]),
-                    "ETag": row.get("ETag", ""),
-                }
-                for row in rows
-            ],
-            "CommonPrefixes": [{"Prefix": name_of(prefix)} for prefix in prefixes],
-        }
-    except (ET.ParseError, KeyError, ValueError) as error:
-        raise DamagedError(f"no listing ({type(error).__name__})") from error
+def _target(path: str, key: str | None, parts: Mapping[str, Any]) -> str:
+    """Return the path and the query of a request about an object, or without a `key` about the bucket of a path."""
+    query = parts["url_path"].partition("?")[2]  # the bucket may be a part of this path, or of the address
+    arguments = {**parts["query_string"], **({"encoding-type": "url"} if key is None else {})}
+    query = "&".join(filter(None, (query, urlencode(arguments, quote_via=quote, safe="~"))))
+    quoted = quote(key or "", safe="/~")
+    place = f"{path}/{quoted}" if quoted or not path else path
+    return f"{place}?{query}" if query else place

@@ -1,4 +1,7 @@
-"""Connections of `http.client` to one address, and requests that the thread that asks sends and receives itself.
+"""Connections to one address, and requests of HTTP/1.1 that the thread that asks sends and receives itself.
+
+`http.client` opens the connections. It reads headers as those of letters, which takes a tenth of a millisecond, so
+heads are written and read here.
 
 A blocked socket cannot be interrupted by another thread. So each call of a socket returns after `LOOK_SECONDS`, and
 ends when the command was interrupted. Only a new connection is made by another thread, which its caller can leave.
@@ -13,11 +16,11 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from http.client import HTTPConnection, HTTPMessage, HTTPResponse, HTTPSConnection
-from typing import Any, Final, TypeVar
+from http.client import HTTPConnection, HTTPSConnection
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from edl_ckpt.core.base.errors import LockedError
@@ -28,6 +31,15 @@ from edl_ckpt.core.storage.s3.session import Service
 Result = TypeVar("Result")
 _SEND_BYTES: Final = 1 << 20
 _SMALL_BYTES: Final = 16 << 10
+_SLICE_BYTES: Final = 1 << 20
+"""Bytes that are received at a time."""
+_HEAD_BYTES: Final = 256 << 10
+"""The most of a head that is received; http.client takes about as much in lines."""
+_LINE_BYTES: Final = 64 << 10
+_FIRST_FINAL: Final = 200
+"""A smaller status says that the answer will come."""
+_FIRST_NOT_GOOD: Final = 300
+_WITHOUT_BODY: Final = frozenset({204, 304})
 
 
 class DamagedError(Exception):
@@ -83,6 +95,179 @@ class _TlsSocket(_PatientSocket, ssl.SSLSocket):
     pass
 
 
+class Headers(dict[str, str]):
+    """The headers of an answer, by names in lower case; they are found by names in any case."""
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and super().__contains__(name.lower())
+
+    def __getitem__(self, name: str) -> str:
+        return super().__getitem__(name.lower())
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the text of a header, or the default."""
+        return super().get(name.lower(), default)
+
+
+class Answer(NamedTuple):
+    """An answer, with its body: bytes, or received into a buffer."""
+
+    status: int
+    headers: Headers
+    body: bytes | memoryview
+
+
+class _Connection:
+    """An open connection: requests and answers of HTTP/1.1, one after the other."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._room = memoryview(bytearray(_SMALL_BYTES))
+        self._rest = b""
+        """What was received, and not read yet."""
+        self.is_usable = True
+        """False once no other request can be sent."""
+
+    def ask(self, head: bytes, body: bytes | bytearray) -> None:
+        """Send a request."""
+        if len(body) <= _SMALL_BYTES:
+            self.sock.sendall(head + body)
+        else:
+            self.sock.sendall(head)
+            self.sock.sendall(body)
+
+    def answer(self, method: str, wanted: memoryview | int | None) -> Answer:
+        """Receive an answer; DamagedError for what is none, and for a body of another size than is wanted."""
+        status, headers = self._head()
+        while status < _FIRST_FINAL:
+            status, headers = self._head()
+        if status >= _FIRST_NOT_GOOD:
+            wanted = None
+        is_empty = method == "HEAD" or status in _WITHOUT_BODY
+        body = b"" if is_empty else self._body(headers, wanted)
+        self.is_usable &= not self._rest
+        return Answer(status, headers, body)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.sock.close()
+
+    def _head(self) -> tuple[int, Headers]:
+        """Receive a status and the headers."""
+        first, *lines = self._until(b"\r\n\r\n", _HEAD_BYTES).decode("latin-1").split("\r\n")
+        version, _, words = first.partition(" ")
+        status = words[:3]
+        if not version.startswith("HTTP/1.") or not (status.isascii() and status.isdigit()):
+            raise DamagedError("no answer of HTTP/1.1")
+        headers = Headers()
+        for line in lines:
+            name, _, text = line.partition(":")
+            headers.setdefault(name.strip().lower(), text.strip())
+        hint = headers.get("connection", "").lower()
+        self.is_usable = hint != "close" and (version != "HTTP/1.0" or hint == "keep-alive")
+        return int(status), headers
+
+    def _body(self, headers: Headers, wanted: memoryview | int | None) -> bytes | memoryview:
+        if headers.get("transfer-encoding", "").lower() == "chunked":
+            return checked(self._chunks(), wanted)
+        if "content-length" not in headers:
+            self.is_usable = False
+            return checked(self._everything(), wanted)
+        size = _number(headers["content-length"], 10)
+        if wanted is not None:
+            check_size(size, wanted if isinstance(wanted, int) else len(wanted))
+        if isinstance(wanted, memoryview):
+            self._fill(wanted)
+            return wanted
+        return self._bytes(size)
+
+    def _chunks(self) -> bytes:
+        """Receive a body in chunks, each with its size in front."""
+        chunks: list[bytes] = []
+        while size := _number(self._until(b"\r\n", _LINE_BYTES).partition(b";")[0].decode("latin-1"), 16):
+            chunks.append(self._bytes(size))
+            if self._until(b"\r\n", _LINE_BYTES):
+                raise DamagedError("a chunk is longer than its size")
+        while self._until(b"\r\n", _LINE_BYTES):
+            pass  # headers behind the body
+        return b"".join(chunks)
+
+    def _everything(self) -> bytes:
+        """Receive a body that ends with the connection."""
+        chunks = [self._rest]
+        while count := self.sock.recv_into(self._room):
+            chunks.append(bytes(self._room[:count]))
+        self._rest = b""
+        return b"".join(chunks)
+
+    def _until(self, end: bytes, most: int) -> bytes:
+        """Receive what comes before a mark, which is dropped; DamagedError where there is none in so many bytes."""
+        while (at := self._rest.find(end)) < 0:
+            if len(self._rest) > most:
+                raise DamagedError("no answer of HTTP/1.1")
+            count = self.sock.recv_into(self._room)
+            if not count:
+                raise ConnectionError("the connection was closed")
+            self._rest += self._room[:count]
+        found, self._rest = self._rest[:at], self._rest[at + len(end) :]
+        return found
+
+    def _bytes(self, size: int) -> bytes:
+        """Receive so many bytes."""
+        if size <= len(self._rest):
+            found, self._rest = self._rest[:size], self._rest[size:]
+            return found
+        data = bytearray(size)
+        self._fill(memoryview(data))
+        return bytes(data)
+
+    def _fill(self, buffer: memoryview) -> None:
+        """Receive bytes until a buffer is full; DamagedError when the connection ends before."""
+        filled = min(len(self._rest), len(buffer))
+        buffer[:filled] = self._rest[:filled]
+        self._rest = self._rest[filled:]
+        while filled < len(buffer):
+            count = self.sock.recv_into(buffer[filled : filled + _SLICE_BYTES])
+            if not count:
+                check_size(filled, len(buffer))
+            filled += count
+
+
+def _number(text: str, base: int) -> int:
+    """Return a size in an answer."""
+    try:
+        return int(text, base)
+    except ValueError:
+        raise DamagedError("an answer without its size") from None
+
+
+def checked(data: bytes, wanted: memoryview | int | None) -> bytes | memoryview:
+    """Return data of the size that is wanted, in the buffer where there is one; DamagedError for another size."""
+    if wanted is None:
+        return data
+    if isinstance(wanted, int):
+        check_size(len(data), wanted)
+        return data
+    check_size(len(data), len(wanted))
+    wanted[:] = data
+    return wanted
+
+
+def check_size(arrived: int, wanted: int) -> None:
+    """Raise DamagedError for a body of another size than is wanted."""
+    if arrived != wanted:
+        raise DamagedError(f"{arrived} bytes arrived in place of {wanted}")
+
+
+def request_head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
+    """Return the first bytes of a request; ValueError for a line break in what becomes a line."""
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {text}" for name, text in headers.items())]
+    head = "\r\n".join(lines)
+    if head.count("\n") >= len(lines) or head.count("\r") >= len(lines):
+        raise ValueError("a line break in a header")
+    return f"{head}\r\n\r\n".encode("latin-1")
+
+
 class Wire:
     """The connections to the address of a URL. Several threads use it, each connection by one at a time."""
 
@@ -93,31 +278,37 @@ class Wire:
         if self._tls is not None:
             self._tls.sslsocket_class = _TlsSocket
         self._connect_seconds, self._read_seconds = service.connect_seconds, service.read_seconds
-        self._idle: deque[HTTPConnection] = deque()
+        self._idle: deque[_Connection] = deque()
 
-    def send(self, request: Any, receive: Callable[[HTTPResponse], Result]) -> tuple[int, HTTPMessage, Result]:
-        """Send a signed request of botocore; return the status, the headers, and the body that `receive` reads.
+    def send(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes | bytearray = b"",
+        *,
+        wanted: memoryview | int | None = None,
+    ) -> Answer:
+        """Send a request; return the answer, with a body that fills the buffer that is `wanted`, or has that size.
 
         A connection whose answer was read to its end is used again.
         """
+        head = request_head(method, target, headers)
         connection = self._take()
         try:
-            parts = urlsplit(request.url)
-            target = f"{parts.path or '/'}{'?' * bool(parts.query)}{parts.query}"
             with suppress(BrokenPipeError, ConnectionResetError):  # there may be an answer all the same
-                connection.request(request.method, target, request.body, {**request.headers})
-            response = connection.getresponse()
-            body = receive(response)
+                connection.ask(head, body)
+            answer = connection.answer(method, wanted)
         except BaseException:
             connection.close()
             raise
-        if response.will_close or not response.isclosed():
-            connection.close()
-        else:
+        if connection.is_usable:
             self._idle.append(connection)
-        return response.status, response.headers, body
+        else:
+            connection.close()
+        return answer
 
-    def _take(self) -> HTTPConnection:
+    def _take(self) -> _Connection:
         """Return an idle connection that the other side has not closed, or a new one."""
         while True:
             try:
@@ -143,13 +334,13 @@ class Wire:
         else:
             connection = HTTPSConnection(self._host, self._port, timeout=self._connect_seconds, context=self._tls)
         connection.connect()
-        if self._tls is None:
-            connection.sock.settimeout(None)
-            connection.sock = _Socket(fileno=connection.sock.detach())
         opened: Any = connection.sock
+        if self._tls is None:
+            opened.settimeout(None)
+            opened = _Socket(fileno=opened.detach())
         opened.settimeout(LOOK_SECONDS)
         opened.silence_seconds = self._read_seconds
-        self._idle.append(connection)
+        self._idle.append(_Connection(opened))
 
 
 def left_behind(function: Callable[[], Result]) -> Result:
