@@ -36,6 +36,7 @@ from edl_ckpt.core.moving.source_proof import VersionProof
 from edl_ckpt.core.moving.sums import SummedValues
 from edl_ckpt.core.moving.survey import SourceSurvey, survey_source
 from edl_ckpt.core.moving.version_input import VersionInput
+from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.reading.stored_sums import StoredSums
@@ -113,6 +114,19 @@ class Conversion(MovePlan):
     def framing(self, files: Sequence[Sink], job: Job) -> FileFraming:
         """Return what writes all but values and ids into these files, which are in the order of the destination."""
         return FileFraming(self.destination, self.opened, files, job)
+
+    def confirm_source(self, proof: VersionProof, sketch: ContentSketch, job: Job) -> Fingerprint | None:
+        """Compare what was read with the checksums in the source's files, and with its seal; return its fingerprint.
+
+        `sketch` has the sums of what moved. The seal is compared where all went out as it was; else None is returned.
+        Raises CorruptError for a difference, unless `force` goes on.
+        """
+        proof.compare_sums(job)
+        proof.compare_items()
+        for name in self.destination.carried:
+            with self.opened(name) as reader:
+                proof.compare_zip(reader, name)
+        return proof.confirm_seal(sketch)
 
     @property
     def disordered(self) -> list[OutTable]:

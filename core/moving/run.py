@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import starmap
 from typing import Final
@@ -39,15 +39,15 @@ _VARIABLES_AT_ONCE: Final = 256
 """Small variables that a thread moves together: each alone would cost it more than their bytes."""
 
 
-@dataclass(slots=True)
 class Moved:
     """What has moved: its sums by the names that it goes out under, and values that became infinite by a cast."""
 
-    sketch: ContentSketch = field(default_factory=ContentSketch)
-    """Those of all variables and tables."""
-    tensors: ContentSketch = field(default_factory=ContentSketch)
-    """Those of tensors that are neither variables nor matrices of the source."""
-    overflowed: int = 0
+    def __init__(self) -> None:
+        self.sketch = ContentSketch()
+        """The sums of all variables and tables."""
+        self.tensors = ContentSketch()
+        """Those of tensors that are neither variables nor matrices of the source."""
+        self.overflowed = 0
 
     def add(self, done: Mover | MoveDone) -> None:
         """Add what a mover or a task has moved."""

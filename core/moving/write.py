@@ -16,7 +16,7 @@ from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.catalog.target import check_beside
 from edl_ckpt.core.commit.interface import NewVersion, Written
 from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
-from edl_ckpt.core.model.versions import Seal
+from edl_ckpt.core.model.versions import Seal, Version
 from edl_ckpt.core.moving.framing import ShardFraming
 from edl_ckpt.core.moving.input import Input
 from edl_ckpt.core.moving.plan import ShardPlan, row_marks
@@ -25,7 +25,8 @@ from edl_ckpt.core.moving.run import Move
 from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.moving.source_proof import untouched
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
-from edl_ckpt.core.proof.read_back import ProvedVersion, prove_version
+from edl_ckpt.core.proof.proving import prove
+from edl_ckpt.core.proof.staged_shards import StagedShards
 from edl_ckpt.core.proof.values import ValueOptions
 from edl_ckpt.core.reading.pieces import PIECE_BYTES
 from edl_ckpt.core.state.annotate import Describe
@@ -78,13 +79,13 @@ def write_version(
                 moved = move.run(ShardFraming(plan.goal, files), output)
                 content, proved = source.proof.content(moved.sketch, job), list[Fingerprint]()
 
-                def prove(written: Written) -> Seal:
-                    found = _prove(plan, settings, content, job, written)
+                def prove_written(written: Written) -> Seal:
+                    found = prove(_staged(plan, settings, content, written.version), job, target.number)
                     proved.append(found.fingerprint)
                     source.check_unchanged()
                     return source.proof.sign(found.seal, purpose)
 
-                seal = output.publish(prove, describe)
+                seal = output.publish(prove_written, describe)
                 bytes_read += source.bytes_read + executor.bytes_read() - read_before
     return WriteResult(
         ref=f"{target.location}@{new.key}",
@@ -105,23 +106,23 @@ def write_version(
         items=plan.items,
         left_out=plan.survey.left_out,
         source=plan.source_ref,
-        untouched=untouched(source.proof, proved[0]),
+        untouched=untouched(source.proof, proved[-1]),
         overflowed=moved.overflowed,
-        content=proved[0],
+        content=proved[-1],
     )
 
 
-def _prove(
-    plan: ShardPlan, settings: ReshardSettings, content: Fingerprint | ContentSketch, job: Job, written: Written
-) -> ProvedVersion:
-    """Return the seal of what was written, which has the content of its source."""
-    pieces = min(settings.piece_bytes, PIECE_BYTES)
-    return prove_version(
+def _staged(
+    plan: ShardPlan, settings: ReshardSettings, content: Fingerprint | ContentSketch, written: Version
+) -> StagedShards:
+    """Return the shards as they are proved: they must have the content of the source."""
+    return StagedShards(
         plan.target.store,
-        written.version,
+        written,
         plan.layouts,
         content,
-        job,
-        options=ValueOptions(batch_bytes=settings.proof_batch_bytes, piece_bytes=pieces),
+        options=ValueOptions(
+            batch_bytes=settings.proof_batch_bytes, piece_bytes=min(settings.piece_bytes, PIECE_BYTES)
+        ),
         marks=cache(partial(row_marks, plan)),
     )

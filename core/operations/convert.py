@@ -37,14 +37,15 @@ from edl_ckpt.core.converting.items import items_out
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import UNNUMBERED, Seal, ShardFile, State, Version
 from edl_ckpt.core.moving.conversion import Conversion, plan_conversion
-from edl_ckpt.core.moving.proof import Proved, confirm_source, prove
 from edl_ckpt.core.moving.result import WriteResult
 from edl_ckpt.core.moving.run import Move, Moved
 from edl_ckpt.core.moving.settings import settings_of_files
 from edl_ckpt.core.moving.source_proof import untouched
+from edl_ckpt.core.moving.staged_files import StagedFiles
 from edl_ckpt.core.moving.version_input import VersionInput
 from edl_ckpt.core.operations.prune.guards import is_good, looked_at
 from edl_ckpt.core.operations.reshard.execute import execute_reshard, planned_result, prepare_reshard
+from edl_ckpt.core.proof.proving import Proved, prove
 from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.bundle import format as bundle
@@ -397,17 +398,17 @@ def _write(
             move = Move(plan, settings, source_input, job, directory=directory)
             moved = move.run(plan.framing(sinks, job), output)
             plan.source.check_unchanged()
-            confirm_source(plan, source_input.proof, moved, job)
+            plan.confirm_source(source_input.proof, moved.sketch, job)
 
             def prove_written(written: Written) -> Seal:
                 version = alone_at(written.version.location.with_url(written.version.path))
-                proved.append(prove(plan, moved, job, version))
-                return source_input.proof.sign(proved[0].seal(new.key), new.purpose)
+                proved.append(prove(StagedFiles(plan, moved, version), job, new.key))
+                return source_input.proof.sign(proved[-1].seal, new.purpose)
 
             output.publish(prove_written, describe)
         if new.layout.system == bundle.system and new.replaces is None:
             note_newest(locked.store, reporter=job.reporter)
-    return proved[0], moved
+    return proved[-1], moved
 
 
 def _warn_of_spool(plan: Conversion, target: Properties, job: Job) -> None:

@@ -24,9 +24,9 @@ from edl_ckpt.core.converting.changes import ROWS, Changes, NameMap, left_out_li
 from edl_ckpt.core.converting.items import items_out
 from edl_ckpt.core.model.tables import Extent
 from edl_ckpt.core.moving.conversion import Conversion, plan_conversion
-from edl_ckpt.core.moving.proof import confirm_source, prove
 from edl_ckpt.core.moving.run import Move
 from edl_ckpt.core.moving.settings import ReshardSettings, settings_of_files
+from edl_ckpt.core.moving.staged_files import StagedFiles
 from edl_ckpt.core.moving.version_input import VersionInput
 from edl_ckpt.core.operations.export.formats.arrays import Safetensors
 from edl_ckpt.core.operations.export.interface import (
@@ -43,6 +43,7 @@ from edl_ckpt.core.operations.export.interface import (
 )
 from edl_ckpt.core.operations.export.output.target import check_output, open_target
 from edl_ckpt.core.operations.reshard.execute import ReshardPlan, execute_reshard, prepare_reshard
+from edl_ckpt.core.proof.proving import prove
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.proof.values import fingerprint_checkpoint
 from edl_ckpt.core.reading.reader import open_checkpoint
@@ -241,8 +242,9 @@ class SystemFormat(ExportFormat):
                 moved = move.run(plan.framing(sinks, job))
                 flusher.all_written()
                 plan.source.check_unchanged()
-                source = confirm_source(plan, proof, moved, job)
-                proved = prove(plan, moved, job, alone_at(target.path))
+                source = plan.confirm_source(proof, moved.sketch, job)
+                version = alone_at(target.path)
+                proved = prove(StagedFiles(plan, moved, version), job, version.key)
             self.compared = proof.compared
             facts = source or proved.fingerprint, moved.overflowed
             done = self.result(target.publish(), self._counts(plan), trust, *facts, proved=source is not None)

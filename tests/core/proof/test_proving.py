@@ -19,7 +19,7 @@ from edl_ckpt.core.base.parallel import Advance, Opened, Result, Task, Threads, 
 from edl_ckpt.core.commit.interface import Prove, Written
 from edl_ckpt.core.commit.publish.disk import LocalOutput
 from edl_ckpt.core.model.versions import Seal, Version
-from edl_ckpt.core.proof import read_back as proof
+from edl_ckpt.core.proof import staged_shards as proof
 from edl_ckpt.core.proof import values
 from edl_ckpt.core.reading import pieces
 from edl_ckpt.core.state.annotate import Describe
@@ -200,5 +200,5 @@ def test_rows_of_two_shards(
 @pytest.mark.hours
 @pytest.mark.parametrize("work", _REWRITES)
 def test_every_flipped_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str, either_kernel: str) -> None:
-    """Each bit, of the target of each command: `pytest -n 0 -m hours tests/core/proof/test_read_back.py`."""
+    """Each bit, of the target of each command: `pytest -n 0 -m hours tests/core/proof/test_proving.py`."""
     check(tmp_path, monkeypatch, work, whole=True)
