@@ -64,9 +64,7 @@ def reshard_command(
         raise UsageError("--ranks N is missing", hint="usage: edl-ckpt reshard [REF] --ranks N [OPTIONS]")
     keep_freed_memory()
     where = result_location(output, out) if output else None
-    if max_shard_size:
-        _check_safetensors(references.resolve_ref(ref, out), max_shard_size)
-    version = references.resolve_ref(ref, out, to_change=output is None, aloud=True)
+    version = _chosen_version(out, ref, max_shard_size, in_place=output is None)
     locking = o.locking(out, lock_wait)
     is_there = False
     if ps is not None and (if_needed or (where is None and not force)):
@@ -131,6 +129,19 @@ def _is_there(
     if made is not None:
         out.show(lambda: written.written_document("reshard", made, dry_run=dry_run), written.written_human(made))
     return made is not None
+
+
+def _chosen_version(out: Output, ref: str | None, max_shard_size: str | None, *, in_place: bool) -> Version:
+    """Return the version that is written anew; with a size, UsageError unless it is of safetensors.
+
+    In place that is looked at first: it is the reason to name, before those for which the place cannot be changed.
+    """
+    if max_shard_size and in_place:
+        _check_safetensors(references.resolve_ref(ref, out), max_shard_size)
+    version = references.resolve_ref(ref, out, to_change=in_place, aloud=True)
+    if max_shard_size and not in_place:
+        _check_safetensors(version, max_shard_size)
+    return version
 
 
 def _check_safetensors(version: Version, max_shard_size: str) -> None:

@@ -6,6 +6,7 @@ sent, and the arguments of a query in the order of their names.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import time
@@ -85,6 +86,7 @@ def _canonical_query(query: str) -> str:
     return "&".join(f"{name}={value}" for name, value in pairs)
 
 
+@functools.lru_cache(maxsize=4)
 def _signing_key(secret: str, day: str, scope: Scope) -> bytes:
     """Return the key of a day and a scope."""
     key = f"AWS4{secret}".encode()

@@ -10,7 +10,9 @@ from collections import Counter
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from checkpoints import save_small
 from edl_ckpt.core import execute_copy, plan_copy
@@ -95,6 +97,21 @@ def test_a_writer_looks_as_its_lock_needs(s3: Bucket, places: dict[str, str], na
     assert listed.pop("b/.edl-ckpt-0/lock-0", 0) <= MOST_PROOFS
     assert listed == expected
     assert s3.proxy.count("get", key=r"\.seal\.json$") == seals
+
+
+def test_files_of_at_most_a_size_take_one_look(s3: Bucket, places: dict[str, str]) -> None:
+    """A reshard to files of at most a size looks its version up once.
+
+    It lists the directory, for which it accounts, and the notes of a job that may still write it.
+    """
+    s3.put("sets/checkpoint-3/model.safetensors", save({"w": np.ones((64, 4), np.float32)}))
+    sets = s3.url.removesuffix("run") + "sets"
+    command = ["reshard", f"{sets}@3", "--max-shard-size", "512B", "--output", "{here}/sets"]
+    assert listed_by(s3, command, places) == {
+        "sets": 1,
+        "sets/checkpoint-3": 1,
+        "sets/.edl-ckpt-0/shards-0/3": 1,
+    }
 
 
 def test_names_beside_a_version_come_from_its_listing(s3: Bucket) -> None:
