@@ -14,34 +14,41 @@ from typing import Final
 
 import numpy as np
 
-from edl_ckpt.core.base.errors import RefusedError, UnsupportedError, UsageError
+from edl_ckpt.core.base.errors import RefusedError, UnsupportedError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.words import command, escaped
 from edl_ckpt.core.catalog.contents import Contents
-from edl_ckpt.core.converting.changes import Changes, Outgoing, OutTable, OutVariable, outgoing
+from edl_ckpt.core.catalog.files import alone_at
+from edl_ckpt.core.converting.changes import Changes, LeftOut, Outgoing, OutTable, outgoing
 from edl_ckpt.core.converting.described import stale_dtypes
 from edl_ckpt.core.converting.destinations.interface import Destination, Given
 from edl_ckpt.core.converting.destinations.table import ANEW, DESTINATIONS
+from edl_ckpt.core.converting.items import ItemCounts, items_out
 from edl_ckpt.core.converting.rows import CountedRows, Spread
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.shapes import check_dimensions
+from edl_ckpt.core.model.tables import ShardSummary
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.moving.file_framing import FileFraming
 from edl_ckpt.core.moving.goal import FileGoal, Rule, TableRules
-from edl_ckpt.core.moving.input import cast_to
+from edl_ckpt.core.moving.input import Input, cast_to
 from edl_ckpt.core.moving.meaning import Meaning
 from edl_ckpt.core.moving.move import Mover
 from edl_ckpt.core.moving.plan import MovePlan, StretchRoute, routes_of
+from edl_ckpt.core.moving.run import Moved
+from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.moving.sorted_rows import move_sorted
 from edl_ckpt.core.moving.source_proof import VersionProof
+from edl_ckpt.core.moving.staged_files import StagedFiles
 from edl_ckpt.core.moving.sums import SummedValues
 from edl_ckpt.core.moving.survey import SourceSurvey, survey_source
+from edl_ckpt.core.moving.tensors import as_tensors, tensors_out, warn_of_lost_tables
 from edl_ckpt.core.moving.version_input import VersionInput
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.reading.stored_sums import StoredSums
-from edl_ckpt.core.sources.dcp.tables import is_table_name
-from edl_ckpt.core.sources.steps import source as steps
+from edl_ckpt.core.sources.safetensors.sets import ENDING
 from edl_ckpt.core.storage.interface import RangeReader, Sink
 
 _MOST_NAME_BYTES: Final = 255
@@ -83,6 +90,37 @@ class Conversion(MovePlan):
         return self.destination.out
 
     @property
+    def source_ref(self) -> str:
+        """Return the reference of the version that is read."""
+        return self.source.version.ref
+
+    @property
+    def from_ps(self) -> int:
+        """Return the number of ranks that the version has."""
+        return self.source.version.ps_num or 0
+
+    @property
+    def to_ps(self) -> int:
+        """Return the number of ranks that the files have; those of safetensors have none, and are counted."""
+        files = sum(name.endswith(ENDING) for name in self.destination.new_files)
+        return files or self.destination.written_ranks
+
+    @property
+    def items(self) -> ItemCounts:
+        """Return what becomes of the items of the source."""
+        return items_out(self.out, is_written=True)
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """Return what the system has no place for, too."""
+        return self.out.left_out
+
+    @property
+    def shards(self) -> tuple[ShardSummary, ...]:
+        """Return none: they are known once the files were read back."""
+        return ()
+
+    @property
     def rows(self) -> int:
         """Return the rows of all tables that go out, those of companions too."""
         if self.whole is not None:
@@ -110,6 +148,25 @@ class Conversion(MovePlan):
     def size_bytes(self) -> int:
         """Return the bytes of all files."""
         return sum(self.destination.files.values())
+
+    @property
+    def sizes(self) -> list[int]:
+        """Return the bytes of each file."""
+        return list(self.destination.files.values())
+
+    def confirmed(self, source: Input, sketch: ContentSketch, job: Job) -> ContentSketch:
+        """Return the sums of what moved."""
+        assert isinstance(source, VersionInput)  # noqa: S101 - `input` has made it
+        source.check_unchanged()
+        self.confirm_source(source.proof, sketch, job)
+        return sketch
+
+    def staged(
+        self, written: Version, content: Fingerprint | ContentSketch, moved: Moved, settings: ReshardSettings
+    ) -> StagedFiles:
+        """Return the files, opened by themselves wherever they are staged."""
+        del content, settings
+        return StagedFiles(self, moved, alone_at(written.location.with_url(written.path)))
 
     def framing(self, files: Sequence[Sink], job: Job) -> FileFraming:
         """Return what writes all but values and ids into these files, which are in the order of the destination."""
@@ -204,9 +261,9 @@ def plan_conversion(
     is_anew = is_own and contents is not None and system in ANEW
     is_whole = is_own and (system in _WHOLE or is_anew)
     whole = as_tensors(source) if is_whole else None
-    out = outgoing(source, changes) if whole is None else _tensors(source, whole, changes)
+    out = outgoing(source, changes) if whole is None else tensors_out(source, whole, changes)
     if whole is not None:
-        _warn_of_lost_tables(source, out, job)
+        warn_of_lost_tables(source, out, job)
     kind = ANEW[system] if is_anew else DESTINATIONS[system]
     destination = kind(Given(source, out, ranks, number, most_file_bytes, whole, contents))
     destination.out.check_names(source.version.ref)
@@ -277,18 +334,6 @@ def _begins(goal: FileGoal) -> Callable[[str], tuple[bulk.I64, bulk.I64]]:
     return begins
 
 
-def _warn_of_lost_tables(source: Checkpoint, out: Outgoing, job: Job) -> None:
-    """Warn of tables that no loader finds under their new names; they go out as plain tensors."""
-    is_dcp = source.version.layout.system == "dcp"
-    for variable in out.variables if is_dcp else ():
-        is_table = source.has_table(variable.source) and not source.infos[variable.source].companion_of
-        if is_table and not is_table_name(variable.name):
-            job.reporter.warn(
-                f"{variable.name!r} is no name of a table, so {variable.source!r} becomes a plain tensor;"
-                " the names of TorchRec end with embedding_bags.TABLE.weight"
-            )
-
-
 def _warn_of_stale_dtypes(source: Checkpoint, destination: Destination, changes: Changes, job: Job) -> None:
     if changes.cast:
         for sentence in stale_dtypes(source, destination.carried, destination.out.variables):
@@ -329,45 +374,6 @@ def _check_files(source: Checkpoint, destination: Destination) -> None:
             if source.version.name_of(path) in destination.carried:
                 message = f"{name!r} is in a file that {destination.system} does not read: nothing was written"
                 raise UnsupportedError(message, path=path, hint="export each system's part: export --format FORMAT")
-
-
-def as_tensors(source: Checkpoint) -> Checkpoint:
-    """Return the same open files as tensors alone."""
-    shards = steps.index(source.version, source.files, tables=False)
-    return Checkpoint(source.version, shards, source.files, source.store)
-
-
-def _tensors(source: Checkpoint, whole: Checkpoint, changes: Changes) -> Outgoing:
-    """Return the tensors that go out; those that lie in several boxes are spread over ranks again."""
-    if changes.rows:
-        message = f"rows of {source.version.layout.system} have numbers: none can be left out"
-        raise UnsupportedError(message, path=source.version.ref, hint="try: export --format tfra or dynamicemb")
-    sizes = {source.table_name(name): rows for name, rows in changes.resize}
-    for name in sizes:
-        if owner := source.infos[name].companion_of:
-            raise UsageError(f"{name!r} has the rows of {owner!r}: resize that table", path=source.version.ref)
-        if any(run.is_stored for _, entry in source.entries(name) for run in entry.ids):
-            message = f"table {name!r} has managed collision: nothing proves that another size keeps its raw ids"
-            raise UnsupportedError(message, path=source.version.ref)
-    plain = replace(
-        changes, variables=(*changes.tables, *changes.variables), tables=(), drop_companions=False, resize=()
-    )
-    out = outgoing(whole, plain, meaning=source)
-    kept, owners = {v.source for v in out.variables}, {n: i.companion_of for n, i in source.infos.items()}
-    without = changes.drop_companions or changes.drop
-    gone = {n for n, owner in owners.items() if owner and without and (changes.drop_companions or owner not in kept)}
-    out = out.without(gone, "a companion of its table")
-    new = sizes | {n: sizes[i.companion_of] for n, i in source.infos.items() if i.companion_of in sizes}
-    return replace(out, variables=tuple(_in_slabs(whole, variable, new) for variable in out.variables))
-
-
-def _in_slabs(whole: Checkpoint, variable: OutVariable, sizes: Mapping[str, int]) -> OutVariable:
-    if variable.is_item:
-        return variable
-    shard, entry = whole.find_variable(variable.source)
-    is_spread = entry.values.file >= len(shard.file.files)
-    shape = (sizes.get(variable.source, variable.shape[0]), *variable.shape[1:]) if variable.shape else ()
-    return replace(variable, in_slabs=is_spread, shape=shape)
 
 
 def _check_matrix(rows: CountedRows) -> None:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from itertools import chain, groupby, pairwise
 from math import gcd
 from typing import TYPE_CHECKING, TypeVar
@@ -21,22 +22,31 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from edl_ckpt.core.catalog.target import Target, WritePlan, lay_out
-from edl_ckpt.core.converting.changes import left_out_lines
+from edl_ckpt.core.converting.changes import LeftOut, left_out_lines
 from edl_ckpt.core.converting.items import ItemCounts
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.tables import ShardSummary
+from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.moving.framing import Framing, ShardFraming
 from edl_ckpt.core.moving.goal import Goal, ShardGoal
-from edl_ckpt.core.moving.input import SparsePair, SparsePairs, Stretch
+from edl_ckpt.core.moving.input import Input, SparsePair, SparsePairs, Stretch
 from edl_ckpt.core.moving.meaning import Meaning
 from edl_ckpt.core.moving.sums import SummedValues
 from edl_ckpt.core.moving.survey import SourceSurvey
-from edl_ckpt.core.reading.pieces import RowMarks
+from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
+from edl_ckpt.core.proof.proving import Staged
+from edl_ckpt.core.proof.staged_shards import StagedShards
+from edl_ckpt.core.proof.values import ValueOptions
+from edl_ckpt.core.reading.pieces import PIECE_BYTES, RowMarks
 from edl_ckpt.core.sources.elasticdl.target import CountedTable, VersionLayout
+from edl_ckpt.core.storage.interface import Sink
 from edl_ckpt.core.storage.parts import least_part
 
 if TYPE_CHECKING:
     from edl_ckpt.core.base.job import Job
     from edl_ckpt.core.moving.move import Mover
+    from edl_ckpt.core.moving.run import Moved
+    from edl_ckpt.core.moving.settings import ReshardSettings
 
 SurveyOf = TypeVar("SurveyOf", bound=SourceSurvey)
 
@@ -67,8 +77,65 @@ class MovePlan(ABC):
 
     @property
     @abstractmethod
+    def source_ref(self) -> str:
+        """Return what is read: the reference of a version, or a file; '' for arrays in memory."""
+
+    @property
+    @abstractmethod
+    def from_ps(self) -> int | None:
+        """Return the number of servers or ranks of a source that is a checkpoint."""
+
+    @property
+    @abstractmethod
+    def to_ps(self) -> int:
+        """Return the number of servers or ranks of the target."""
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """Return the rows of all tables that go out, those of companions too."""
+
+    @property
+    @abstractmethod
     def size_bytes(self) -> int:
         """Return the bytes of all files."""
+
+    @property
+    @abstractmethod
+    def sizes(self) -> list[int]:
+        """Return the bytes of each file, by its number."""
+
+    @property
+    @abstractmethod
+    def items(self) -> ItemCounts:
+        """Return what becomes of the items of the source once the plan is carried out."""
+
+    @property
+    @abstractmethod
+    def shards(self) -> tuple[ShardSummary, ...]:
+        """Return the shards as they will be; none where only the written files tell."""
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """Return what stays behind, and why."""
+        return self.survey.left_out
+
+    @abstractmethod
+    def framing(self, files: Sequence[Sink], job: Job) -> Framing:
+        """Return what writes all but values and ids into these files, which have their numbers."""
+
+    @abstractmethod
+    def confirmed(self, source: Input, sketch: ContentSketch, job: Job) -> Fingerprint | ContentSketch:
+        """Compare what moved with the seal of its source and the checksums in it; return what must be read back.
+
+        Raises CorruptError for a difference, unless `force` goes on, and LockedError for a source that has changed.
+        """
+
+    @abstractmethod
+    def staged(
+        self, written: Version, content: Fingerprint | ContentSketch, moved: Moved, settings: ReshardSettings
+    ) -> Staged:
+        """Return what was written as the proof opens it; it must have this content."""
 
     @property
     def value_bytes(self) -> int:
@@ -124,7 +191,32 @@ class ShardPlan(WritePlan, MovePlan):
 
     survey: SourceSurvey
     routes: Sequence[StretchRoute]
-    goal: ShardGoal
+    goal: ShardGoal = field(repr=False)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Return the bytes of each shard."""
+        sizes: list[int] = self.layouts.size_bytes.tolist()
+        return sizes
+
+    def framing(self, files: Sequence[Sink], job: Job) -> ShardFraming:
+        """Return what writes the heads of variables and tables."""
+        del job
+        return ShardFraming(self.goal, files)
+
+    def confirmed(self, source: Input, sketch: ContentSketch, job: Job) -> Fingerprint | ContentSketch:
+        """Return the content of the source, as a fingerprint where all of it goes out as it was."""
+        return source.proof.content(sketch, job)
+
+    def staged(
+        self, written: Version, content: Fingerprint | ContentSketch, moved: Moved, settings: ReshardSettings
+    ) -> StagedShards:
+        """Return the shards, with the rows whose places are planned."""
+        del moved
+        piece_bytes = min(settings.piece_bytes, PIECE_BYTES)
+        options = ValueOptions(batch_bytes=settings.proof_batch_bytes, piece_bytes=piece_bytes)
+        store, marks = self.target.store, cache(partial(row_marks, self))
+        return StagedShards(store, written, self.layouts, content, options=options, marks=marks)
 
     @property
     def value_bytes(self) -> int:

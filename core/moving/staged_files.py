@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.moving.conversion import Conversion, as_tensors
-from edl_ckpt.core.moving.run import Moved
+from edl_ckpt.core.moving.tensors import as_tensors
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, Forms, value_bytes
 from edl_ckpt.core.proof.proving import OpenedPart, Staged
 from edl_ckpt.core.proof.values import ValueOptions
 from edl_ckpt.core.reading.pieces import dense_at, read_dense
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.systems import title_of
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.moving.conversion import Conversion
+    from edl_ckpt.core.moving.run import Moved
 
 _STEP_BYTES: Final = 4 << 20
 

@@ -9,53 +9,45 @@ Old versions without what only a resumed training needs: optimizer slots, freque
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.base.job import Job
-from edl_ckpt.core.base.memory import peak_memory_bytes
-from edl_ckpt.core.base.progress import SILENT, WARNINGS, Reporter, expect
+from edl_ckpt.core.base.progress import SILENT, WARNINGS, Reporter
 from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import base_name, counted, size
 from edl_ckpt.core.catalog.contents import Contents
-from edl_ckpt.core.catalog.files import alone_at, open_location
+from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed, list_versions
 from edl_ckpt.core.catalog.target import apart, check_number, check_outside, layouts_at, step_numbers
 from edl_ckpt.core.catalog.uuids import has_no_number
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of, wrapped
-from edl_ckpt.core.commit.interface import NewVersion, Written
+from edl_ckpt.core.commit.interface import NewVersion
 from edl_ckpt.core.commit.newest_record import note_newest
 from edl_ckpt.core.commit.publish.disk import replaces_link
-from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
 from edl_ckpt.core.converting.changes import Changes, NameMap, left_out_lines, with_tables
-from edl_ckpt.core.converting.items import items_out
-from edl_ckpt.core.model.tables import ShardSummary
-from edl_ckpt.core.model.versions import UNNUMBERED, Seal, ShardFile, State, Version
+from edl_ckpt.core.model.versions import UNNUMBERED, ShardFile, State, Version
 from edl_ckpt.core.moving.conversion import Conversion, plan_conversion
 from edl_ckpt.core.moving.result import WriteResult
-from edl_ckpt.core.moving.run import Move, Moved
 from edl_ckpt.core.moving.settings import settings_of_files
-from edl_ckpt.core.moving.source_proof import untouched
-from edl_ckpt.core.moving.staged_files import StagedFiles
-from edl_ckpt.core.moving.version_input import VersionInput
+from edl_ckpt.core.moving.write import Place, planned_result, write_version
 from edl_ckpt.core.operations.prune.guards import is_good, looked_at
-from edl_ckpt.core.operations.reshard.execute import execute_reshard, planned_result, prepare_reshard
-from edl_ckpt.core.proof.proving import Proved, prove
+from edl_ckpt.core.operations.reshard.execute import execute_reshard, planned_reshard, prepare_reshard
 from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.bundle import format as bundle
 from edl_ckpt.core.sources.elasticdl.target import DESIGN
-from edl_ckpt.core.sources.safetensors.sets import ENDING
 from edl_ckpt.core.sources.steps.names import STEPS
 from edl_ckpt.core.sources.steps.spellings import number_of_directory
 from edl_ckpt.core.state.annotate import MetadataCopies
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.storage.interface import Properties
+from edl_ckpt.core.storage.interface import Properties, Store
 from edl_ckpt.core.storage.location import Location, LocationLike
 from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES
 
@@ -163,32 +155,52 @@ def _to_files(
     """Write files of another system, as `convert_version` says."""
     trust = check_trust(version, force=force, reporter=job.reporter)
     contents = Contents.of(version) if wanted.system == version.layout.system else None
+    read_before = job.executor.bytes_read()
     with open_checkpoint(version) as source:
         sums = source.watch()
         plan = _plan_files(source, wanted, job, number=new.number, contents=contents)
         if contents is not None:
             new = replace(new, contents=contents, carried=contents.all_but(plan.destination.own_names))
         _warn_of_plan(plan, version, wanted, job)
-        planned = replace(_planned_result(plan, version, new, where), forced=trust.forced)
         if dry_run:
-            return replace(planned, bytes_read=source.bytes_read)
-        moved = plan.input(trust, sums)
-        moved.proof.confirm_first(job)
-        proved, written = _write(plan, moved, job, new, where, wait_seconds)
-        return replace(
-            planned,
-            bytes_read=source.bytes_read,
-            bytes_written=plan.size_bytes,
-            peak_memory_bytes=peak_memory_bytes(),
-            fingerprint=proved.fingerprint.text,
-            shards=_shards_at(new, where, proved),
-            forced=trust.forced,
-            items=items_out(plan.out, is_written=True),
-            untouched=untouched(moved.proof, proved.fingerprint),
-            overflowed=written.overflowed,
-            checksums=moved.proof.compared,
-            dry_run=False,
+            planned = planned_result(plan, where, new, bytes_read=source.bytes_read)
+            return replace(planned, forced=trust.forced)
+        source_input = plan.input(trust, sums)
+        source_input.proof.confirm_first(job)
+        source_input.proof.restart()
+        properties = open_location(where).properties
+        _warn_of_spool(plan, properties, job)
+        return write_version(
+            plan,
+            _FilePlace(where, replace(new, copies=_planned(plan, new, where)), version),
+            settings_of_files(plan, properties, workers=job.workers),
+            nullcontext(source_input),
+            job,
+            doing="writing",
+            bytes_read=job.executor.bytes_read() - read_before,
+            wait_seconds=wait_seconds,
         )
+
+
+class _FilePlace(Place):
+    """The place of files of a system other than ElasticDL."""
+
+    def __init__(self, location: Location, new: NewVersion, source: Version) -> None:
+        super().__init__(location, new)
+        if source.key_of_copies == new.key and new.replaces is None:
+            copies = MetadataCopies(open_location(location), reporter=new.reporter)
+            self.describe = partial(copies.copy, source)
+
+    def check(self, store: Store) -> None:
+        """Raise LockedError if the version that is replaced has changed."""
+        del store
+        if self.new.replaces is not None:
+            check_listed(self.new.replaces, "the version has changed since the plan was made; try again")
+
+    def finish(self, store: Store) -> None:
+        """Name the newest bundle in TensorFlow's own record."""
+        if self.new.layout.system == bundle.system and self.new.replaces is None:
+            note_newest(store, reporter=self.new.reporter)
 
 
 def _plan_files(
@@ -217,31 +229,6 @@ def _warn_of_plan(plan: Conversion, version: Version, wanted: _WantedFiles, job:
     written = plan.destination.written_ranks
     if wanted.ranks is not None and written < wanted.ranks and version.ps_num == 1:
         job.reporter.warn(f"{version.ref}: {_STAYS.format(counted(written, 'rank'))}")
-
-
-def _planned_result(plan: Conversion, version: Version, new: NewVersion, where: Location) -> WriteResult:
-    """Return what a dry run answers."""
-    files = sum(name.endswith(ENDING) for name in plan.destination.new_files)
-    return WriteResult(
-        ref=f"{where}@{new.key}",
-        output=where.url,
-        from_ps=version.ps_num or 0,
-        to_ps=files or plan.destination.written_ranks,
-        version=None if new.number == UNNUMBERED else new.number,
-        size_bytes=plan.size_bytes,
-        bytes_read=0,
-        bytes_written=0,
-        rows=plan.rows,
-        seconds=0.0,
-        peak_memory_bytes=peak_memory_bytes(),
-        fingerprint="",
-        shards=(),
-        system=plan.destination.system,
-        source=version.ref,
-        items=items_out(plan.out, is_written=False),
-        left_out=plan.out.left_out,
-        dry_run=True,
-    )
 
 
 def _to_shards(
@@ -285,7 +272,7 @@ def _to_shards(
     for warning in (*plan.warnings, *settings.warnings):
         reporter.warn(warning)
     if dry_run:
-        return planned_result(plan)
+        return planned_reshard(plan)
     return execute_reshard(
         plan,
         settings,
@@ -305,13 +292,6 @@ def ranks_after(version: VersionLike, ranks: int, *, workers: int | None = None)
         job, system = Job.here(workers, reporter=SILENT), version.layout.system
         plan = plan_conversion(source, system, ranks, Changes(), job, number=version.number or 0)
         return plan.destination.written_ranks
-
-
-def _shards_at(new: NewVersion, where: Location, proved: Proved) -> tuple[ShardSummary, ...]:
-    """Return the shards at the paths that they have now: they were proved in the staging directory."""
-    old = new.replaces or new.copies
-    path = old.path if old else open_location(where).path(new.layout.version_dir(new.number))
-    return tuple(replace(s, path=path + s.path.removeprefix(proved.version.path)) for s in proved.shards)
 
 
 def _new_version(version: Version, where: Location, system: str, number: int | None, *, in_place: bool) -> NewVersion:
@@ -368,47 +348,6 @@ def _check_in_place(version: Version, system: str) -> None:
         raise replaces_link(version.path)
     if version.extra:
         raise refused(f"the version's directory contains more than its shards ({version.extra[0]!r})")
-
-
-def _write(
-    plan: Conversion,
-    source_input: VersionInput,
-    job: Job,
-    new: NewVersion,
-    where: Location,
-    wait_seconds: float,
-) -> tuple[Proved, Moved]:
-    """Write, prove and publish a version, with the lock of the location held."""
-    files, source, proved = plan.destination.files, plan.source.version, list[Proved]()
-    new = replace(new, copies=_planned(plan, new, where))
-    with location_lock(where, new.purpose, create=True, wait_seconds=wait_seconds, reporter=job.reporter) as locked:
-        if new.replaces is not None:
-            check_listed(new.replaces, "the version has changed since the plan was made; try again")
-        copies = MetadataCopies(locked.store, reporter=job.reporter)
-        is_same = source.key_of_copies == new.key and new.replaces is None
-        describe = (lambda drafts: copies.copy(source, drafts)) if is_same else None
-        _warn_of_spool(plan, locked.store.properties, job)
-        with kind_of(locked.store).output(locked, new) as output:
-            sinks = output.create(list(files.values()))
-            directory = locked.store.location.local_path or tempfile.gettempdir()
-            settings = settings_of_files(plan, locked.store.properties, workers=job.workers)
-            source_input.proof.restart()
-            expect(job.reporter, 2 * plan.size_bytes)  # all is read back
-            job.reporter.start("writing", plan.size_bytes)
-            move = Move(plan, settings, source_input, job, directory=directory)
-            moved = move.run(plan.framing(sinks, job), output)
-            plan.source.check_unchanged()
-            plan.confirm_source(source_input.proof, moved.sketch, job)
-
-            def prove_written(written: Written) -> Seal:
-                version = alone_at(written.version.location.with_url(written.version.path))
-                proved.append(prove(StagedFiles(plan, moved, version), job, new.key))
-                return source_input.proof.sign(proved[-1].seal, new.purpose)
-
-            output.publish(prove_written, describe)
-        if new.layout.system == bundle.system and new.replaces is None:
-            note_newest(locked.store, reporter=job.reporter)
-    return proved[-1], moved
 
 
 def _warn_of_spool(plan: Conversion, target: Properties, job: Job) -> None:

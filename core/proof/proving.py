@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
@@ -66,6 +67,11 @@ class Proved(NamedTuple):
     """At the paths where they were read."""
     version: Version
     """As it was read."""
+
+    def shards_at(self, path: str) -> tuple[ShardSummary, ...]:
+        """Return the shards where they are once the version is at a path: it was read in the staging directory."""
+        inside = ((shard, shard.path.removeprefix(self.version.path)) for shard in self.shards)
+        return tuple(replace(shard, path=path + rest) for shard, rest in inside)
 
 
 def prove(staged: Staged, job: Job, key: int | str) -> Proved:

@@ -24,6 +24,7 @@ from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.catalog.target import Target
+from edl_ckpt.core.commit.interface import NewVersion
 from edl_ckpt.core.converting.changes import LeftOut
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, DType
@@ -34,7 +35,7 @@ from edl_ckpt.core.moving.result import WriteResult
 from edl_ckpt.core.moving.settings import ReshardSettings, settings_for
 from edl_ckpt.core.moving.source_proof import SourceProof
 from edl_ckpt.core.moving.survey import survey_source
-from edl_ckpt.core.moving.write import write_version
+from edl_ckpt.core.moving.write import ShardPlace, write_version
 from edl_ckpt.core.proof.duplicates import IdOrder, check_reads
 from edl_ckpt.core.reading.blocks import IdBlock
 from edl_ckpt.core.reading.picklable import FileValue
@@ -357,12 +358,16 @@ def execute_import(
     another command holds the lock for longer than `wait_seconds`, NoSpaceError before anything is written when there is
     no room, EdlCkptError when the proof fails.
     """
+    target = plan.target
+    new = NewVersion(
+        target.layout, target.number, purpose, memory_bytes=settings.part_memory_bytes, reporter=job.reporter
+    )
     return write_version(
         plan,
+        ShardPlace(target, new),
         settings,
         nullcontext(plan.arrays),
         job.limited(settings.workers),
-        purpose=purpose,
         doing="importing",
         bytes_read=plan.survey.bytes_read - plan.arrays.bytes_read,
         wait_seconds=wait_seconds,

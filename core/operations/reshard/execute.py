@@ -35,6 +35,7 @@ from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed,
 from edl_ckpt.core.catalog.target import Target, check_number, check_outside, free_target
 from edl_ckpt.core.catalog.uuids import has_no_number
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of, wrapped
+from edl_ckpt.core.commit.interface import NewVersion
 from edl_ckpt.core.commit.publish.disk import replaces_link
 from edl_ckpt.core.converting.changes import Changes, NameMap, Outgoing, outgoing, with_tables
 from edl_ckpt.core.converting.destinations.elasticdl import ShardsHold
@@ -47,7 +48,7 @@ from edl_ckpt.core.moving.settings import ReshardSettings, choose_settings, sett
 from edl_ckpt.core.moving.source_proof import VersionProof
 from edl_ckpt.core.moving.survey import SourceSurvey, survey_source
 from edl_ckpt.core.moving.version_input import VersionInput
-from edl_ckpt.core.moving.write import write_version
+from edl_ckpt.core.moving.write import ShardPlace, planned_result, write_version
 from edl_ckpt.core.proof.fingerprint import of_tables, value_bytes
 from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.proof.values import fingerprint_checkpoint
@@ -169,27 +170,11 @@ def plan_reshard(survey: Survey, target: Target, *, renumber: bool = False) -> R
     return ReshardPlan(target, *lay_out_survey(survey, target))
 
 
-def planned_result(plan: ReshardPlan) -> WriteResult:
+def planned_reshard(plan: ReshardPlan) -> WriteResult:
     """Return what a dry run answers: nothing was written."""
-    return WriteResult(
-        ref=f"{plan.target.location}@{plan.target.number}",
-        source=plan.source_ref,
-        output=plan.target.location.url,
-        from_ps=plan.from_ps,
-        to_ps=plan.to_ps,
-        version=plan.target.number,
-        size_bytes=plan.size_bytes,
-        bytes_read=plan.survey.bytes_read,
-        bytes_written=0,
-        rows=plan.rows,
-        seconds=0.0,
-        peak_memory_bytes=peak_memory_bytes(),
-        fingerprint="",
-        shards=plan.shards,
-        items=replace(plan.items, proved=0),
-        left_out=plan.survey.left_out,
-        dry_run=True,
-    )
+    target = plan.target
+    new = NewVersion(target.layout, target.number, "reshard")
+    return planned_result(plan, target.location, new, bytes_read=plan.survey.bytes_read)
 
 
 def execute_reshard(
@@ -224,18 +209,25 @@ def execute_reshard(
         contents.check_only(source.sizes, "move it away, or try: --output LOCATION")
     settings = settings or settings_for(plan)
     job = job.limited(settings.workers)
+    new = NewVersion(
+        target.layout,
+        target.number,
+        purpose,
+        replaces=target.replaces,
+        keep_old=keep_old,
+        contents=contents,
+        memory_bytes=settings.part_memory_bytes,
+        reporter=reporter,
+    )
     return write_version(
         plan,
+        ShardPlace(target, new, partial(copies.copy, source) if is_described else None),
         settings,
         _opened(plan, job, force=force),
         job,
-        purpose=purpose,
         doing=_DOING.get(purpose, "writing"),
         bytes_read=plan.survey.bytes_read,
         wait_seconds=wait_seconds,
-        keep_old=keep_old,
-        contents=contents,
-        describe=partial(copies.copy, source) if is_described else None,
     )
 
 

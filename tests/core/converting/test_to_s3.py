@@ -76,7 +76,7 @@ def test_what_differs_is_not_published(s3: Bucket, monkeypatch: pytest.MonkeyPat
     def broken(*_: object) -> bytes:
         raise EdlCkptError("reads back differently")
 
-    monkeypatch.setattr("edl_ckpt.core.operations.convert.prove", broken)
+    monkeypatch.setattr("edl_ckpt.core.moving.write.prove", broken)
     with pytest.raises(EdlCkptError, match="reads back differently"):
         converted(at(SYSTEMS / "dcp/torchrec", 2), output=s3.url)
     assert files_in(s3, "run/") == {}
