@@ -251,9 +251,9 @@ class Directory:
             raise UsageError(f"has {max(size, len(data))} bytes; no file of this kind has more than {limit}", path=path)
         return data
 
-    def create(self, name: str, size_bytes: int) -> PreallocatedFile:
-        """Begin a new file of known size."""
-        return PreallocatedFile(self.join(name), size_bytes, directory=self.fd)
+    def create(self, name: str, size_bytes: int, *, waits: bool = False) -> PreallocatedFile:
+        """Begin a new file of known size; one that `waits` has its bytes after `allocate_all`."""
+        return PreallocatedFile(self.join(name), size_bytes, directory=self.fd, waits=waits)
 
     def write_new(self, name: str, data: bytes) -> None:
         """Write a new small file and flush it to the disk."""

@@ -32,6 +32,8 @@ _COPY_BYTES: Final = 4 << 20
 _FLUSH_BYTES: Final = 64 << 20
 _OTHERS_SECONDS: Final = 0.25
 """How often a flush begins of what other processes write."""
+_ALLOCATE_BYTES: Final = 64 << 20
+"""Fewer bytes are allocated by one thread: a disk only notes them, and memory clears them within 30 ms."""
 _FILE_FLUSH_BYTES: Final = 1 << 20
 """Bytes of a file that are worth a call to begin its flush: a thousand files would take it a thousand times."""
 
@@ -39,17 +41,18 @@ _FILE_FLUSH_BYTES: Final = 1 << 20
 class PreallocatedFile(OnDisk, Sink):
     """A new file of known size, or with None one that this process has made; several threads write, at any offset.
 
-    With the descriptor of its directory, only the last part of the path is looked up, there.
+    With the descriptor of its directory, only the last part of the path is looked up, there. One that `waits` has no
+    bytes before `allocate_all`.
     """
 
-    def __init__(self, path: str, size_bytes: int | None, *, directory: int | None = None) -> None:
+    def __init__(self, path: str, size_bytes: int | None, *, directory: int | None = None, waits: bool = False) -> None:
         flags = os.O_NOFOLLOW if size_bytes is None else os.O_CREAT | os.O_EXCL
         with storage_errors(path):
             name = path if directory is None else os.path.basename(path)
             flags |= os.O_RDWR | os.O_CLOEXEC
             fd = os.open(name, flags, 0o666, dir_fd=directory)
             try:
-                allocate(fd, size_bytes or 0)
+                allocate(fd, 0 if waits else size_bytes or 0)
                 self._take(path, os.fstat(fd).st_size if size_bytes is None else size_bytes)
                 self.keep(fd, flags)
             except BaseException:
@@ -61,6 +64,11 @@ class PreallocatedFile(OnDisk, Sink):
         self.size_bytes = size_bytes
         self.bytes_written = 0
         self._lock = threading.Lock()
+
+    def allocate(self) -> None:
+        """Allocate the space of a file that has waited for it."""
+        with storage_errors(self.path), self.used() as fd:
+            allocate(fd, self.size_bytes)
 
     def give(self, access: Access) -> tuple[str, ...]:
         """Give the file the access of another one; return what could not be kept."""
@@ -193,6 +201,17 @@ def allocate(file: int, size_bytes: int, offset: int = 0) -> None:
         os.posix_fallocate(file, offset, size_bytes)
         return
     os.ftruncate(file, offset + size_bytes)
+
+
+def allocate_all(files: Sequence[PreallocatedFile], workers: int) -> None:
+    """Allocate the space of files that wait for it, several at a time: in memory that takes as long as writing them."""
+    threads = workers if sum(file.size_bytes for file in files) > _ALLOCATE_BYTES else 1
+
+    def fill(first: int) -> None:
+        for file in files[first::threads]:
+            file.allocate()
+
+    run_all(fill, range(threads), threads)
 
 
 def check_space(directory: str | int, size_bytes: int, *, shown: str | None = None, hint: str = "") -> None:

@@ -28,6 +28,7 @@ from edl_ckpt.core.base.errors import (
 )
 from edl_ckpt.core.base.ids import kernel_id
 from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.parallel import default_workers
 from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.commit.deletion.loose import finish_publishing, is_there, marks_of, move_back
@@ -54,7 +55,7 @@ from edl_ckpt.core.state.seal import seal_bytes
 from edl_ckpt.core.state.shard_note import forget_notes
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import Access, storage_errors
-from edl_ckpt.core.storage.files import NEW, Flusher, PreallocatedFile
+from edl_ckpt.core.storage.files import NEW, Flusher, PreallocatedFile, allocate_all
 from edl_ckpt.core.storage.interface import Sink
 from edl_ckpt.core.storage.local import LocalStore
 from edl_ckpt.core.storage.location import Location
@@ -166,9 +167,10 @@ class LocalOutput(VersionOutput):
             if i not in self.resumed:
                 with inside.above(name, make=True) as (folder, last):
                     folder.remove(last)
-                    self._files[i] = file = folder.create(last, sizes[i])
+                    self._files[i] = file = folder.create(last, sizes[i], waits=True)
                 self.callback(file.close)
                 self._protect(i, file)  # before there is anything to read in it
+        allocate_all(list(self._files.values()), default_workers())
         if self._new.resumes is None:
             # Not beside `finish`: of two flushes of one file, the kernel tells only the first that the disk failed.
             self._flusher = self.enter_context(Flusher(list(self._files.values())))
