@@ -1,6 +1,10 @@
 /* The sketch of the fingerprint. */
 #include "kernel.h"
 
+/* Wider rows are looked at fewer at a time, or columns of 32 bytes of them would push each other out of the caches. */
+#define WIDE_BYTES 1024
+#define WIDE_ROWS 64
+
 /* Compute the eight 16-bit limbs of the key of a row (docs/fingerprint.md). */
 static void row_key(uint64_t id, uint64_t salt, int16_t key[LIMBS])
 {
@@ -44,8 +48,10 @@ static void pair_keys(const int16_t keys[][LIMBS], Py_ssize_t n, uint32_t pairs[
     }
 }
 
+#define AVX2_TARGET __attribute__((target("avx2")))
+
 /* Add the paired keys of n rows to the totals of the limbs. */
-__attribute__((target("avx2"))) static void add_keys(uint32_t pairs[][LIMBS], Py_ssize_t n, uint32_t total[LIMBS])
+AVX2_TARGET static void add_keys(uint32_t pairs[][LIMBS], Py_ssize_t n, uint32_t total[LIMBS])
 {
     __m256i sum = _mm256_loadu_si256((const __m256i *)total);
     const __m256i ones = _mm256_set1_epi16(1);
@@ -53,6 +59,41 @@ __attribute__((target("avx2"))) static void add_keys(uint32_t pairs[][LIMBS], Py
     for (p = 0; 2 * p < n; p++)
         sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_loadu_si256((const __m256i *)pairs[p]), ones));
     _mm256_storeu_si256((__m256i *)total, sum);
+}
+
+/* Multiply four numbers of 64 bits by a constant: there is an instruction for halves of them only. */
+AVX2_TARGET static inline __m256i times(__m256i numbers, uint64_t constant)
+{
+    const __m256i low = _mm256_set1_epi64x((long long)constant), high = _mm256_set1_epi64x((long long)(constant >> 32));
+    __m256i upper = _mm256_mul_epu32(_mm256_srli_epi64(numbers, 32), low);
+    upper = _mm256_add_epi64(upper, _mm256_mul_epu32(numbers, high));
+    return _mm256_add_epi64(_mm256_mul_epu32(numbers, low), _mm256_slli_epi64(upper, 32));
+}
+
+/* Compute the paired keys of four rows at a time; `row_key` does the remaining ones. */
+AVX2_TARGET static void paired_keys_avx2(const int64_t *ids, Py_ssize_t n, uint64_t salt, uint32_t pairs[][LIMBS])
+{
+    const __m256i add = _mm256_set1_epi64x((long long)(salt + KEY_ADD));
+    const __m256i more = _mm256_set1_epi64x((long long)KEY_MORE);
+    int16_t keys[4][LIMBS];
+    Py_ssize_t r, first;
+    for (r = 0; r + 4 <= n; r += 4) {
+        __m256i k0 = _mm256_add_epi64(_mm256_loadu_si256((const __m256i *)(ids + r)), add), k1, odd, even, low, high;
+        k0 = times(k0, KEY_FIRST);
+        k0 = times(_mm256_xor_si256(k0, _mm256_srli_epi64(k0, 32)), KEY_SECOND);
+        k0 = _mm256_xor_si256(k0, _mm256_srli_epi64(k0, 29));
+        k1 = times(_mm256_add_epi64(k0, more), KEY_THIRD);
+        k1 = _mm256_xor_si256(k1, _mm256_srli_epi64(k1, 32));
+        even = _mm256_unpacklo_epi64(k0, k1); /* all limbs of the first row and of the third one */
+        odd = _mm256_unpackhi_epi64(k0, k1);
+        low = _mm256_unpacklo_epi16(even, odd);
+        high = _mm256_unpackhi_epi16(even, odd);
+        _mm256_storeu_si256((__m256i *)pairs[r / 2], _mm256_permute2x128_si256(low, high, 0x20));
+        _mm256_storeu_si256((__m256i *)pairs[r / 2 + 1], _mm256_permute2x128_si256(low, high, 0x31));
+    }
+    for (first = r; r < n; r++)
+        row_key((uint64_t)ids[r], salt, keys[r - first]);
+    pair_keys((const int16_t (*)[LIMBS])keys, n - first, pairs + first / 2);
 }
 
 /* Add the sums of one limb, which unpacking has left in two halves of 128-bit lanes, to columns from `first` on. */
@@ -69,52 +110,115 @@ static void add_out(uint32_t *sums, Py_ssize_t first, Py_ssize_t bytes, const ui
         sums[first + k] += ordered[k];
 }
 
-/* Copy the last bytes of rows, fewer than a vector, into vectors of zeros. */
+/* The same of the columns of a whole vector, or of its first `bytes`. */
+AVX2_TARGET static inline void add_vectors(uint32_t *sums, Py_ssize_t bytes, __m256i low, __m256i high)
+{
+    __m256i front = _mm256_permute2x128_si256(low, high, 0x20), back = _mm256_permute2x128_si256(low, high, 0x31);
+    if (bytes == 32) {
+        __m256i *to = (__m256i *)sums;
+        _mm256_storeu_si256(to, _mm256_add_epi32(_mm256_loadu_si256(to), front));
+        _mm256_storeu_si256(to + 1, _mm256_add_epi32(_mm256_loadu_si256(to + 1), back));
+    } else {
+        uint32_t ordered[16];
+        Py_ssize_t k;
+        _mm256_storeu_si256((__m256i *)ordered, front);
+        _mm256_storeu_si256((__m256i *)(ordered + 8), back);
+        for (k = 0; k < (bytes + 1) / 2; k++)
+            sums[k] += ordered[k];
+    }
+}
+
+#define COPY_TAIL(SIZE)                                                                                               \
+    for (r = 0; r < n; r++)                                                                                           \
+        memcpy(tails + r * vector, rows + r * stride, (size_t)(SIZE));
+
+/* Copy the last bytes of rows, fewer than a vector, into vectors of zeros; three more vectors of zeros follow. */
 static void copy_tails(const uint8_t *rows, Py_ssize_t stride, Py_ssize_t n, Py_ssize_t bytes, Py_ssize_t vector,
                        uint8_t *tails)
 {
     Py_ssize_t r;
-    memset(tails, 0, (size_t)(n * vector));
-    for (r = 0; r < n; r++)
-        memcpy(tails + r * vector, rows + r * stride, (size_t)bytes);
+    memset(tails, 0, (size_t)((n + 3) * vector));
+    FOR_SIZE(bytes, COPY_TAIL)
 }
 
-/* Two rows at a time: pmaddwd multiplies a column of both by their two keys and adds the products. */
-__attribute__((target("avx2"))) static void sketch_avx2(uint32_t *sums, Py_ssize_t columns, uint32_t pairs[][LIMBS],
-                                                         const uint8_t *rows, Py_ssize_t stride, Py_ssize_t size,
-                                                         Py_ssize_t n)
-{
-    uint8_t tails[BLOCK_ROWS * 32];
-    Py_ssize_t p, c, half;
-    for (c = 0; c < size; c += 32) {
-        const uint8_t *from = rows + c;
-        Py_ssize_t step = stride, bytes = size - c < 32 ? size - c : 32;
-        if (bytes < 32) {
-            copy_tails(from, stride, n, bytes, 32, tails);
-            from = tails;
-            step = 32;
-        }
-        for (half = 0; half < LIMBS; half += 4) {
-            __m256i low0, low1, low2, low3, high0, high1, high2, high3, key;
-            uint32_t out[2][8];
-            low0 = low1 = low2 = low3 = high0 = high1 = high2 = high3 = _mm256_setzero_si256();
-            for (p = 0; 2 * p < n; p++) {
-                Py_ssize_t other = 2 * p + 1 < n ? 2 * p + 1 : 2 * p;
-                __m256i a = _mm256_loadu_si256((const __m256i *)(from + 2 * p * step));
-                __m256i b = _mm256_loadu_si256((const __m256i *)(from + other * step));
-                __m256i first = _mm256_unpacklo_epi16(a, b), second = _mm256_unpackhi_epi16(a, b);
+#define EACH_OF_FOUR(DO) DO(0) DO(1) DO(2) DO(3)
+#define DECLARE_HALF(M) __m256i low##M = _mm256_setzero_si256(), high##M = _mm256_setzero_si256();
 #define ADD_HALF(M)                                                                                                   \
-    key = _mm256_set1_epi32((int)pairs[p][half + (M)]);                                                               \
+    key = KEY_OF(M);                                                                                                  \
     low##M = _mm256_add_epi32(low##M, _mm256_madd_epi16(first, key));                                                 \
     high##M = _mm256_add_epi32(high##M, _mm256_madd_epi16(second, key));
-                ADD_HALF(0) ADD_HALF(1) ADD_HALF(2) ADD_HALF(3)
-            }
-#define STORE_HALF(M)                                                                                                 \
-    _mm256_storeu_si256((__m256i *)out[0], low##M);                                                                   \
-    _mm256_storeu_si256((__m256i *)out[1], high##M);                                                                  \
-    add_out(sums + (half + (M)) * columns, c / 2, bytes, out[0], out[1], 2);
-            STORE_HALF(0) STORE_HALF(1) STORE_HALF(2) STORE_HALF(3)
+#define STORE_HALF(M) add_vectors(sums + (half + (M)) * columns, bytes, low##M, high##M);
+
+/* Two rows at a time: pmaddwd multiplies a column of both by their two keys and adds the products. */
+AVX2_TARGET static void sketch_vectors(uint32_t *sums, Py_ssize_t columns, uint32_t pairs[][LIMBS], const uint8_t *rows,
+                                       Py_ssize_t stride, Py_ssize_t bytes, Py_ssize_t n)
+{
+#define KEY_OF(M) _mm256_set1_epi32((int)pairs[p][half + (M)])
+    Py_ssize_t p, half;
+    for (half = 0; half < LIMBS; half += 4) {
+        EACH_OF_FOUR(DECLARE_HALF)
+        for (p = 0; 2 * p < n; p++) {
+            Py_ssize_t other = 2 * p + 1 < n ? 2 * p + 1 : 2 * p;
+            __m256i a = _mm256_loadu_si256((const __m256i *)(rows + 2 * p * stride)), key;
+            __m256i b = _mm256_loadu_si256((const __m256i *)(rows + other * stride));
+            __m256i first = _mm256_unpacklo_epi16(a, b), second = _mm256_unpackhi_epi16(a, b);
+            EACH_OF_FOUR(ADD_HALF)
         }
+        EACH_OF_FOUR(STORE_HALF)
+    }
+#undef KEY_OF
+}
+
+#undef STORE_HALF
+/* Both lanes have sums of the same columns; `bytes` says that only the first lane is added. */
+#define STORE_HALF(M)                                                                                                 \
+    low##M = _mm256_add_epi32(low##M, _mm256_permute2x128_si256(low##M, low##M, 1));                                  \
+    high##M = _mm256_add_epi32(high##M, _mm256_permute2x128_si256(high##M, high##M, 1));                              \
+    add_vectors(sums + (half + (M)) * columns, bytes, low##M, high##M);
+
+/* The same for at most 16 bytes of each row, which come as vectors of 16: two pairs of rows share the registers. The
+ * keys of rows that follow the last one do not matter, since all of their bytes are zeros. */
+AVX2_TARGET static void sketch_halves(uint32_t *sums, Py_ssize_t columns, uint32_t pairs[][LIMBS], const uint8_t *rows,
+                                      Py_ssize_t bytes, Py_ssize_t n)
+{
+#define KEY_OF(M) _mm256_shuffle_epi32(keys, (M) * 0x55)
+    Py_ssize_t p, half;
+    for (half = 0; half < LIMBS; half += 4) {
+        EACH_OF_FOUR(DECLARE_HALF)
+        for (p = 0; 2 * p < n; p += 2) {
+            __m256i a = _mm256_loadu_si256((const __m256i *)(rows + 32 * p));
+            __m256i b = _mm256_loadu_si256((const __m256i *)(rows + 32 * p + 32));
+            __m128i one = _mm_loadu_si128((const __m128i *)(pairs[p] + half));
+            __m128i two = _mm_loadu_si128((const __m128i *)(pairs[p + 1] + half));
+            __m256i keys = _mm256_inserti128_si256(_mm256_castsi128_si256(one), two, 1), key;
+            __m256i even = _mm256_permute2x128_si256(a, b, 0x20), odd = _mm256_permute2x128_si256(a, b, 0x31);
+            __m256i first = _mm256_unpacklo_epi16(even, odd), second = _mm256_unpackhi_epi16(even, odd);
+            EACH_OF_FOUR(ADD_HALF)
+        }
+        EACH_OF_FOUR(STORE_HALF)
+    }
+#undef KEY_OF
+}
+
+AVX2_TARGET static void sketch_avx2(uint32_t *sums, Py_ssize_t columns, uint32_t pairs[][LIMBS], const uint8_t *rows,
+                                    Py_ssize_t stride, Py_ssize_t size, Py_ssize_t n)
+{
+    uint8_t tails[(BLOCK_ROWS + 3) * 32];
+    Py_ssize_t c = 0, r;
+    for (; size > WIDE_BYTES && c + 64 <= size; c += 64) {
+        for (r = 0; r < n; r++) /* each column is read four times: rows that lie far apart share few places of L1 */
+            memcpy(tails + 64 * r, rows + c + r * stride, 64);
+        sketch_vectors(sums + c / 2, columns, pairs, tails, 64, 32, n);
+        sketch_vectors(sums + c / 2 + 16, columns, pairs, tails + 32, 64, 32, n);
+    }
+    for (; c + 32 <= size; c += 32)
+        sketch_vectors(sums + c / 2, columns, pairs, rows + c, stride, 32, n);
+    if (size - c > 16) {
+        copy_tails(rows + c, stride, n, size - c, 32, tails);
+        sketch_vectors(sums + c / 2, columns, pairs, tails, 32, size - c, n);
+    } else if (size > c) {
+        copy_tails(rows + c, stride, n, size - c, 16, tails);
+        sketch_halves(sums + c / 2, columns, pairs, tails, size - c, n);
     }
 }
 
@@ -222,35 +326,37 @@ void sketch_rows(uint32_t *sums, Py_ssize_t columns, const int64_t *ids, Py_ssiz
 {
     int16_t keys[BLOCK_ROWS][LIMBS];
     uint32_t total[LIMBS] = {0};
-    Py_ssize_t done, r, m;
+    Py_ssize_t done, r, m, most = BLOCK_ROWS;
 #ifdef HAVE_X86_TARGETS
-    uint32_t pairs[BLOCK_ROWS / 2][LIMBS] = {{0}};
+    uint32_t pairs[BLOCK_ROWS / 2 + 2][LIMBS];
     int avx2 = __builtin_cpu_supports("avx2");
     int vnni = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni") && simd_level >= 2;
     avx2 = avx2 && simd_level >= 1;
+    if (avx2 && !vnni && size > WIDE_BYTES)
+        most = WIDE_ROWS;
 #endif
-    for (done = 0; done < n; done += BLOCK_ROWS) {
-        Py_ssize_t some = n - done < BLOCK_ROWS ? n - done : BLOCK_ROWS;
+    for (done = 0; done < n; done += most) {
+        Py_ssize_t some = n - done < most ? n - done : most;
         const uint8_t *from = rows + done * stride;
 #ifdef HAVE_X86_TARGETS
-        if (vnni)
-            row_keys_vnni(ids + done, some, salt, keys);
-        else
-#endif
-            for (r = 0; r < some; r++)
-                row_key((uint64_t)ids[done + r], salt, keys[r]);
-#ifdef HAVE_X86_TARGETS
         if (avx2) {
-            pair_keys((const int16_t (*)[LIMBS])keys, some, pairs);
+            if (vnni) {
+                row_keys_vnni(ids + done, some, salt, keys);
+                pair_keys((const int16_t (*)[LIMBS])keys, some, pairs);
+            } else
+                paired_keys_avx2(ids + done, some, salt, pairs);
+            memset(pairs[(some + 1) / 2], 0, sizeof(pairs[0]) * 2); /* two pairs are read at a time */
             add_keys(pairs, some, total);
             (vnni ? sketch_vnni : sketch_avx2)(sums, columns, pairs, from, stride, size, some);
             continue;
         }
 #endif
-        for (r = 0; r < some; r++)
+        for (r = 0; r < some; r++) {
+            row_key((uint64_t)ids[done + r], salt, keys[r]);
             for (m = 0; m < LIMBS; m++)
                 total[m] += (uint32_t)(int32_t)keys[r][m];
+        }
         sketch_plain(sums, columns, (const int16_t (*)[LIMBS])keys, from, stride, size, some);
     }
     for (m = 0; m < LIMBS; m++)
