@@ -55,42 +55,77 @@ def digest(file: RangeReader) -> Digest:
 def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | None:
     """Return the files of each rank; it lacks what the metadata name, and ranks that other items have."""
     known = digests.get(METADATA)
-    is_named = known is not None and not isinstance(known, NotOfFormatError)
+    if known is None or isinstance(known, NotOfFormatError):
+        return _claim_by_names(files, digests)
     named = known["files"] if isinstance(known, dict) else {}
-    items = files_by_item([path for path in files if path != METADATA]) if not is_named else {}
-    if not is_named and not items:
-        return None
-    if is_named:
-        items = _items(files, named)
-    ranks = known["ranks"] if isinstance(known, dict) else max(max(every) for every in items.values()) + 1
-    lacks = [
-        f"{path} is missing: rank {rank} of {ranks} of {item}"
-        for item, every in named.items()
-        for rank, path in every.items()
-        if path not in files
-    ]
-    if not is_named or any(files_of_item for files_of_item in items.values()):
+    items = _items(files, named)
+    ranks = known["ranks"] if isinstance(known, dict) else _ranks_in(items)
+    lacks = _missing(files, named, ranks)
+    if any(items.values()):
         lacks += lacking(items, ranks, items.keys() - named.keys())
-    read = {METADATA, *(path for every in items.values() for path in every.values())}
-    faults = {path: fault for path, fault in digests.items() if isinstance(fault, Exception) and path in read}
-    lacks += [words_of(path, fault) for path, fault in faults.items() if not isinstance(fault, UnsupportedError)]
-    root = next((one.path.removesuffix(f"/{path}") for path, one in files.items()), "")
-    if root.rpartition("/")[2].startswith(RUNNING):
+    return _claim(files, digests, items, ranks, lacks, has_metadata=True)
+
+
+def _claim_by_names(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | None:
+    """Return the files of each rank by their names alone; None where these do not show the system."""
+    items = files_by_item([path for path in files if path != METADATA])
+    if not items:
+        return None
+    ranks = _ranks_in(items)
+    return _claim(files, digests, items, ranks, lacking(items, ranks, items.keys()), has_metadata=False)
+
+
+def _claim(
+    files: Files,
+    digests: Mapping[str, Digest | Exception],
+    items: Mapping[str, Mapping[int, str]],
+    ranks: int,
+    lacks: list[str],
+    *,
+    has_metadata: bool,
+) -> Claim:
+    """Return the claim of the files of items: it also lacks the damaged ones, and the end of a running save."""
+    read = {METADATA, *(path for ranked in items.values() for path in ranked.values())}
+    unsupported: list[str] = []
+    for path, fault in digests.items():
+        if path in read and isinstance(fault, Exception):
+            reasons = unsupported if isinstance(fault, UnsupportedError) else lacks
+            reasons.append(words_of(path, fault))
+    if _is_running(files):
         lacks.append(_RUNNING)
     shards: dict[int, list[str]] = {}
-    for every in items.values():
-        for rank, path in every.items():
+    for ranked in items.values():
+        for rank, path in ranked.items():
             if path in files:
                 shards.setdefault(rank, []).append(path)
+    common = [METADATA] if has_metadata else []
     return Claim(
-        shards,
-        ranks,
-        [METADATA] if is_named else (),
-        lacks,
-        "; ".join(words_of(path, fault) for path, fault in faults.items() if isinstance(fault, UnsupportedError)),
-        yields=not is_named,
-        owns=is_named,
+        shards, ranks or None, common, lacks, "; ".join(unsupported), yields=not has_metadata, owns=has_metadata
     )
+
+
+def _ranks_in(items: Mapping[str, Mapping[int, str]]) -> int:
+    """Return how many ranks the names of files show; 0 without files."""
+    return max((max(ranked) for ranked in items.values()), default=-1) + 1
+
+
+def _missing(files: Files, named: Mapping[str, Mapping[str, str]], ranks: int) -> list[str]:
+    """Return the files that the metadata name and that are not there, in words."""
+    missing: list[str] = []
+    for item, ranked in named.items():
+        for rank, path in ranked.items():
+            if path not in files:
+                missing.append(f"{path} is missing: rank {rank} of {ranks} of {item}")
+    return missing
+
+
+def _is_running(files: Files) -> bool:
+    """Return True where the directory of the step has the name of a save that has not ended."""
+    if not files:
+        return False
+    path, entry = next(iter(files.items()))
+    step_directory = entry.path.removesuffix(f"/{path}")
+    return step_directory.rpartition("/")[2].startswith(RUNNING)
 
 
 def _items(files: Files, named: Mapping[str, Mapping[str, str]]) -> dict[str, dict[int, str]]:

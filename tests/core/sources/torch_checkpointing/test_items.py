@@ -94,3 +94,16 @@ def test_other_metadata(tmp_path: Path) -> None:
     path.write_bytes(pickle.dumps({"mine": 1}))
     with open_checkpoint(f"{tmp_path}@1") as checkpoint:
         assert checkpoint.version.layout.system == "safetensors"
+
+
+def test_damaged_metadata_alone(tmp_path: Path) -> None:
+    """A step that has nothing but damaged metadata is incomplete, and the location is listed."""
+    write(tmp_path / "step_1")
+    for path in (tmp_path / "step_1").iterdir():
+        if path.name != "metadata.pkl":
+            path.unlink()
+    path = tmp_path / "step_1/metadata.pkl"
+    path.write_bytes(path.read_bytes()[:-20])
+    (version,) = list_versions(str(tmp_path), grace_seconds=0).versions
+    assert version.state is State.INCOMPLETE
+    assert any("metadata.pkl: the pickle ends early" in words for words in version.lacks)
