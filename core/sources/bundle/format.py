@@ -25,7 +25,7 @@ from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 from edl_ckpt.core.storage.interface import RangeReader
 
 if TYPE_CHECKING:  # a listing needs no index
-    from edl_ckpt.core.sources.steps.content import Content
+    from edl_ckpt.core.sources.steps.content import Content, Found
 
 about: Final = System("tensorflow", "TensorFlow", writes=True, judged_with=("tensorflow 2.16",))
 system: Final = about.name
@@ -107,28 +107,38 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
     if every[0].is_part:
         return Claim({}, None, lacks=[f"{counted(len(every), 'part')} of a bundle, not merged yet: {every[0].prefix}"])
     newest = digests.get(STATE_FILE)
-    named = [bundle for bundle in every if bundle.prefix == newest] or every
-    bundle, known = named[0], digests.get(named[0].index)
-    if len(named) > 1:
-        prefixes = ", ".join(one.prefix for one in named[:_SHOWN])
-        reason = f"{counted(len(named), 'bundle')} in one directory ({prefixes}): name one by its prefix"
+    counting = [bundle for bundle in every if bundle.prefix == newest] or every
+    if len(counting) > 1:
+        prefixes = ", ".join(bundle.prefix for bundle in counting[:_SHOWN])
+        reason = f"{counted(len(counting), 'bundle')} in one directory ({prefixes}): name one by its prefix"
         return Claim({}, None, unsupported=reason)
+    bundle = counting[0]
+    known = digests.get(bundle.index)
     if isinstance(known, UnsupportedError | OtherFormatError):
         return Claim({}, None, common=[bundle.index], unsupported=str(known), is_known=_is_known(bundle, digests))
-    counts = {count for _, count in bundle.data}
-    said = known if isinstance(known, dict) else {}
-    count = said.get("shards", max(counts, default=0))
+    return _claim_of(bundle, known, files, is_known=_is_known(bundle, digests))
+
+
+def _claim_of(bundle: BundleFiles, known: Digest | Exception | None, files: Files, *, is_known: bool) -> Claim:
+    """Return the claim of one bundle; `known` is the digest of its index, an error for one that cannot be read."""
+    in_index = known if isinstance(known, dict) else {}
+    highest_count = max((count for _, count in bundle.data), default=0)
+    count = in_index.get("shards", highest_count)
     shards = {number: [name] for (number, of), name in sorted(bundle.data.items()) if number < of == count}
-    lacks = [str(known)] if isinstance(known, EdlCkptError) else []
-    lacks += [] if bundle.index else [f"{bundle.prefix}.index"]
+    lacks: list[str] = []
+    if isinstance(known, EdlCkptError):
+        lacks.append(str(known))
+    if not bundle.index:
+        lacks.append(f"{bundle.prefix}.index")
     lacks += _missing(bundle, shards, count)
-    ends = said.get("ends", {})
+    ends = in_index.get("ends", {})
     for number, (name,) in shards.items():
-        size, end = files[name].size_bytes, ends.get(str(number), 0)
-        if size < end:
-            lacks.append(f"{name} ends at byte {size:,} of {end:,}")
+        size_bytes = files[name].size_bytes
+        end = ends.get(str(number), 0)
+        if size_bytes < end:
+            lacks.append(f"{name} ends at byte {size_bytes:,} of {end:,}")
     common = [bundle.index] if bundle.index else []
-    return Claim(shards, count or None, common, lacks, is_known=_is_known(bundle, digests))
+    return Claim(shards, count or None, common, lacks, is_known=is_known)
 
 
 def _is_foreign(known: Digest | Exception | None) -> bool:
@@ -152,9 +162,7 @@ def index(content: Content) -> None:
     """Add the tensors and tables of the bundle whose data files are the shards."""
     from edl_ckpt.core.sources.bundle.tensors import add_tensors
 
-    names = (content.version.name_of(file.path) for shard in content.shards.values() for file in shard.file.files)
-    first = next((match[1] for match in map(_FILE.fullmatch, names) if match and match[2]), None)
-    bundle = next((bundle for bundle in bundles(content.files) if bundle.prefix == first), None)
+    bundle = _bundle_of(content)
     opened = content.files.get(bundle.index) if bundle else None
     if bundle is None or opened is None or opened.reader is None:
         return
@@ -164,18 +172,32 @@ def index(content: Content) -> None:
         for shard in list(content.shards.values()):
             content.fail(shard, error)
         return
-    data = {number: content.files.get(name) for (number, of), name in bundle.data.items() if of == read.shards}
-    add_tensors(
-        content, read, {number: file for number, file in data.items() if file and file.reader}, opened.file.path
-    )
+    data: dict[int, Found] = {}
+    for (number, of), name in bundle.data.items():
+        file = content.files.get(name)
+        if of == read.shards and file is not None and file.reader is not None:
+            data[number] = file
+    add_tensors(content, read, data, opened.file.path)
     _warn_of_others(content, bundle)
+
+
+def _bundle_of(content: Content) -> BundleFiles | None:
+    """Return the bundle of which the shards of a version are data files; None where they are none."""
+    for shard in content.shards.values():
+        for file in shard.file.files:
+            match = _FILE.fullmatch(content.version.name_of(file.path))
+            if match and match[2]:
+                every = bundles(content.files)
+                return next((bundle for bundle in every if bundle.prefix == match[1]), None)
+    return None
 
 
 def _warn_of_others(content: Content, bundle: BundleFiles) -> None:
     """Add a warning that names the other bundles in a directory, of which its file `checkpoint` names one."""
     from edl_ckpt.core.model.tables import Problem
 
-    others = [one.prefix for one in bundles(content.files) if one.prefix != bundle.prefix and one.index and one.data]
+    wholes = [other for other in bundles(content.files) if other.index and other.data]
+    others = [other.prefix for other in wholes if other.prefix != bundle.prefix]
     if others and content.shards:
         shard = content.shards[min(content.shards)]
         message = f"{counted(len(others), 'other bundle')} in the directory, not read ({abridged(others, _SHOWN)})"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.errors import UnsupportedError
@@ -78,36 +78,44 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
     A link that the index next to it does not name is no file of a rank: it may lead to anything.
     """
     ranked = {path for path in files if _rank(path) is not None}
-    foreign = [path for path, known in digests.items() if isinstance(known, NotOfFormatError)]
-    indexes = [path for path in digests if path not in foreign]
-    if foreign:  # a file of this name is anything in a directory that has no file of a rank
-        beside = {_folder(path) for path in ranked}
-        indexes += [path for path in foreign if _folder(path) in beside]
+    indexes = _indexes(digests, {_folder(path) for path in ranked})
     if not ranked and not indexes:
         return None
     faults: dict[str, Exception] = {}
     ends: dict[str, int] = {}
     for path in indexes:
-        known = digests[path]
-        if isinstance(known, Exception):
-            faults[path] = known
+        digest_or_fault = digests[path]
+        if isinstance(digest_or_fault, Exception):
+            faults[path] = digest_or_fault
         else:
-            ends |= {_folder(path) + name: end for name, end in known.items()}
+            ends |= {_folder(path) + name: end for name, end in digest_or_fault.items()}
     whole = {_folder(path) for path in indexes if path not in faults}
     ranked = {path for path in ranked if path in ends or not (files[path].linked and _folder(path) in whole)}
-    without = {_folder(path) for path in ranked - ends.keys()}
-    without -= {_folder(path) for path in indexes} if without else set()
     shards: dict[int, list[str]] = {}
     for path in sorted(ranked | (ends.keys() & files.keys())):
         shards.setdefault(_rank(path) or 0, []).append(path)
-    words = {path: _words(path, fault) for path, fault in faults.items()}
-    unsupported = [words[path] for path, fault in faults.items() if isinstance(fault, _NOT_READ)]
-    lacks = [f"{folder}{HEAD}" for folder in sorted(without)]
-    lacks += [words[path] for path, fault in faults.items() if not isinstance(fault, _NOT_READ)]
-    ps_num = max((_rank(path) or 0 for path in ends or ranked), default=0) + 1
-    is_known = len(digests) > len(foreign)
-    every = [*lacks, *_torn(files, ends)]
-    return Claim(shards, ps_num, indexes, every, "; ".join(unsupported), is_known=is_known)
+    lacks = _missing_indexes(ranked - ends.keys(), indexes)
+    unsupported: list[str] = []
+    for path, fault in faults.items():
+        reasons = unsupported if isinstance(fault, _NOT_READ) else lacks
+        reasons.append(_words(path, fault))
+    lacks += _torn(files, ends)
+    last_rank = max((_rank(path) or 0 for path in ends or ranked), default=0)
+    is_known = not all(isinstance(known, NotOfFormatError) for known in digests.values())
+    return Claim(shards, last_rank + 1, indexes, lacks, "; ".join(unsupported), is_known=is_known)
+
+
+def _indexes(digests: Mapping[str, Digest | Exception], ranked_folders: Container[str]) -> list[str]:
+    """Return the indexes of a step: those of torch, and others of this name only next to a file of a rank."""
+    foreign = [path for path, known in digests.items() if isinstance(known, NotOfFormatError)]
+    own = [path for path in digests if path not in foreign]
+    return own + [path for path in foreign if _folder(path) in ranked_folders]
+
+
+def _missing_indexes(unnamed: Iterable[str], indexes: Iterable[str]) -> list[str]:
+    """Return the indexes that should be next to files of ranks that no index names."""
+    folders = {_folder(path) for path in unnamed} - {_folder(path) for path in indexes}
+    return [f"{folder}{HEAD}" for folder in sorted(folders)]
 
 
 def _torn(files: Files, ends: Mapping[str, int]) -> Iterator[str]:
@@ -146,10 +154,12 @@ def index(content: Content) -> None:
 
 def _indexes_among(content: Content) -> list[str]:
     """Return the indexes that are open, by their paths; other files of this name are left alone."""
-    found = []
+    ranked_folders = {_folder(path) for path in content.files if _rank(path) is not None}
+    found: list[str] = []
     for path, file in content.files.items():
-        if path.rpartition("/")[2] == HEAD and file.reader is not None:
-            head = file.reader.read(0, min(file.reader.size_bytes, _HEAD_BYTES))
-            beside = any(_rank(one) is not None and _folder(one) == _folder(path) for one in content.files)
-            found += [path] if beside or is_index(head) else []
+        if path.rpartition("/")[2] != HEAD or file.reader is None:
+            continue
+        head = file.reader.read(0, min(file.reader.size_bytes, _HEAD_BYTES))
+        if _folder(path) in ranked_folders or is_index(head):
+            found.append(path)
     return found

@@ -7,7 +7,7 @@ are compared when it is indexed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -77,33 +77,56 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
     indexes = [path for path in files if path.endswith(INDEX) and path in digests]
     if not paths and not indexes:
         return None
-    named = {path: digests[path] for path in indexes}
-    every = {path: None if isinstance(names, Exception) else listing(path, names) for path, names in named.items()}
-    paths, listed, torn_sets = without_torn_sets(paths, every)
+    paths, listed, torn_sets = without_torn_sets(paths, _listings(indexes, digests))
     indexes = [path for path in indexes if path not in torn_sets]
-    paths, wanted = read_by_loaders(paths, listed), set[str]().union(*listed.values())
-    parts = {path: name for path in paths if digests.get(path) and (name := part_named(path))}
+    paths = read_by_loaders(paths, listed)
+    wanted = set[str]().union(*listed.values())
+    parts = _parts_among(paths, digests)
     paths -= beside_wholes(paths, parts)
     parts = {path: name for path, name in parts.items() if path in paths}
-    shards, ps_num = _numbered(paths | wanted, parts)
-    wholes = paths | {*indexes}
-    known = {path: digest for path, digest in digests.items() if path in wholes}
-    faults = {path: fault for path, fault in known.items() if isinstance(fault, Exception)}
-    torn = [f"{path}: {fault}" for path, fault in faults.items() if not isinstance(fault, UnsupportedError)]
+    torn, unsupported = _faults({*paths, *indexes}, digests)
     torn += lacking(parts.values(), _boxes(parts, digests))
-    boxes = {name: _parts_of(digests[path]) for path, name in parts.items()}
-    torn += lost_files(boxes)
-    of_shard: dict[int, list[str]] = {}
-    for path, number in shards.items():
+    torn += lost_files({name: _parts_of(digests[path]) for path, name in parts.items()})
+    torn += _missing(paths - parts.keys(), wanted)
+    numbers, ps_num = _numbered(paths | wanted, parts)
+    shards: dict[int, list[str]] = {}
+    for path, number in numbers.items():
         if path in files:
-            of_shard.setdefault(number, []).append(path)
-    return Claim(
-        of_shard,
-        ps_num,
-        indexes,
-        [*torn, *_missing(paths - parts.keys(), wanted)],
-        "; ".join(str(fault) for fault in faults.values() if isinstance(fault, UnsupportedError)),
-    )
+            shards.setdefault(number, []).append(path)
+    return Claim(shards, ps_num, indexes, torn, "; ".join(unsupported))
+
+
+def _listings(indexes: Iterable[str], digests: Mapping[str, Digest | Exception]) -> dict[str, set[str] | None]:
+    """Return the files that each index lists, by the index; None for one that cannot be read."""
+    listed: dict[str, set[str] | None] = {}
+    for path in indexes:
+        names = digests[path]
+        listed[path] = None if isinstance(names, Exception) else listing(path, names)
+    return listed
+
+
+def _parts_among(paths: Iterable[str], digests: Mapping[str, Digest | Exception]) -> dict[str, PartName]:
+    """Return what the names of files with parts of tensors say, by their paths."""
+    parts: dict[str, PartName] = {}
+    for path in paths:
+        name = part_named(path)
+        if name and digests.get(path):
+            parts[path] = name
+    return parts
+
+
+def _faults(paths: Container[str], digests: Mapping[str, Digest | Exception]) -> tuple[list[str], list[str]]:
+    """Return in words which files are torn, and why others are not read."""
+    torn: list[str] = []
+    unsupported: list[str] = []
+    for path, fault in digests.items():
+        if path not in paths or not isinstance(fault, Exception):
+            continue
+        if isinstance(fault, UnsupportedError):
+            unsupported.append(str(fault))
+        else:
+            torn.append(f"{path}: {fault}")
+    return torn, unsupported
 
 
 def _boxes(parts: Mapping[str, PartName], digests: Mapping[str, Digest | Exception]) -> dict[str, list[Part]]:

@@ -6,7 +6,7 @@ listing reads the begin and the end of each file. The files of a step are those 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
@@ -75,32 +75,41 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
     """Return the files of each shard: of a rank, of a set, or by themselves; and what an index or a rank lacks."""
     del files
     foreign = {path for path, known in digests.items() if isinstance(known, NotOfFormatError)}
-    strange = {path for path in foreign if isinstance(digests[path], OtherFormatError)}
-    listed = {
-        path: None if isinstance(known, Exception) else [path[: path.rfind("/") + 1] + name for name in known]
-        for path, known in digests.items()
-        if path.endswith(INDEX) and path not in foreign
-    }
-    paths = {path for path in digests if path not in listed and path not in foreign - strange}
+    recognised = {path for path in foreign if isinstance(digests[path], OtherFormatError)}
+    listed = _files_by_index({path: known for path, known in digests.items() if path not in foreign})
+    paths = {path for path in digests if path not in listed and path not in foreign - recognised}
     if not paths and not listed:
         return None
     groups = grouped(paths, listed)
-    read = groups.paths
-    if not listed and not groups.unsupported and not any(path not in strange for path in read):
-        words = sorted(f"{path}: {getattr(digests[path], 'message', '')}" for path in strange)
-        return Claim({}, None, unsupported="; ".join(words), yields=True) if words else None
-    faults = {path: digests[path] for path in [*read, *listed] if isinstance(digests[path], Exception)}
-    torn = [words_of(path, fault) for path, fault in sorted(faults.items()) if not _is_unread(fault)]
-    unsupported = [words_of(path, fault) for path, fault in sorted(faults.items()) if _is_unread(fault)]
+    if not listed and not groups.unsupported and recognised.issuperset(groups.paths):
+        return _claim_of_others(recognised, digests)
+    torn = list(groups.lacks)
+    unsupported = [groups.unsupported] if groups.unsupported else []
+    for path in sorted({*groups.paths, *listed}):
+        fault = digests[path]
+        if isinstance(fault, Exception):
+            reasons = unsupported if _is_unread(fault) else torn
+            reasons.append(words_of(path, fault))
     shards, ps_num = shards_of(groups)
-    return Claim(
-        shards,
-        ps_num,
-        sorted(listed),
-        [*groups.lacks, *torn],
-        "; ".join(filter(None, [groups.unsupported, *unsupported])),
-        yields=True,
-    )
+    return Claim(shards, ps_num, sorted(listed), torn, "; ".join(unsupported), yields=True)
+
+
+def _files_by_index(digests: Mapping[str, Digest | Exception]) -> dict[str, list[str] | None]:
+    """Return the files that each index of a set lists; None for an index that cannot be read."""
+    listed: dict[str, list[str] | None] = {}
+    for path, names in digests.items():
+        if path.endswith(INDEX):
+            folder = path[: path.rfind("/") + 1]
+            listed[path] = None if isinstance(names, Exception) else [folder + name for name in names]
+    return listed
+
+
+def _claim_of_others(recognised: Collection[str], digests: Mapping[str, Digest | Exception]) -> Claim | None:
+    """Return a claim that says which other formats the files of a step have; None where none was recognised."""
+    if not recognised:
+        return None
+    words = sorted(f"{path}: {getattr(digests[path], 'message', '')}" for path in recognised)
+    return Claim({}, None, unsupported="; ".join(words), yields=True)
 
 
 def _is_unread(fault: object) -> bool:
@@ -122,9 +131,11 @@ def shards_of(groups: Groups) -> tuple[dict[int, list[str]], int]:
                 shards.setdefault(rank, []).append(path)
         return shards, groups.ranks
     paths = groups.paths
-    numbers = [set_named(path) for path in paths]
-    if len(groups.wholes) == 1 and all(numbers) and len({number[2] for number in numbers if number}) == 1:
-        return {number[1] - 1: [path] for path, number in zip(paths, numbers, strict=True) if number}, numbers[0][2]  # type: ignore[index]
+    in_sets = [name for path in paths if (name := set_named(path)) is not None]
+    totals = {total for _, _, total in in_sets}
+    if len(groups.wholes) == 1 and len(in_sets) == len(paths) and len(totals) == 1:
+        shards = {number - 1: [path] for path, (_, number, _) in zip(paths, in_sets, strict=True)}
+        return shards, totals.pop()
     return {number: [path] for number, path in enumerate(paths)}, len(paths)
 
 
