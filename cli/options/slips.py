@@ -26,7 +26,11 @@ _RISKY: Final = frozenset({
 """The options that no guess names."""
 _TABLES: Final = frozenset({"get", "head", "sample", "ids", "inspect"})
 """The commands of which a second word is a table."""
-_SOME: Final = "4"
+_NUMBERS: Final = {"reshard": "--ranks", "wait": "--version-ge", "watch": "--after"}
+"""The option of a command that a number without an option may be for."""
+_FOLLOWING: Final = frozenset({"wait", "watch"})
+"""The commands that take a location without a version."""
+_EXAMPLE_NUMBER: Final = "4"
 """A number for a dry run that needs one."""
 
 
@@ -44,9 +48,14 @@ def without_deletions(names: Iterable[str]) -> list[str]:
     return [name for name in names if name not in DELETING | _RISKY]
 
 
+def _refused(context: Any) -> tuple[str, list[str]]:
+    """Return the name of the command that was refused, and the words that were typed after it."""
+    return command_of(context), list(context.meta.get(ARGUMENTS, ()))
+
+
 def for_extra_words(context: Any, extra: Sequence[str]) -> str | None:
     """Return the line that was perhaps meant by more words than a command takes; None where none is plain."""
-    name, typed = command_of(context), list(context.meta.get(ARGUMENTS, ()))
+    name, typed = _refused(context)
     if not all(word in typed for word in extra):
         return None
     if name == "diff":
@@ -57,25 +66,46 @@ def for_extra_words(context: Any, extra: Sequence[str]) -> str | None:
     if name == "verify" and list(extra) == ["all"]:
         return line(name, _replaced(typed, {"all": ["--all"]}))
     if name == "get" and "@" in ref and context.params.get("table") and all(map(_is_number, extra)):
-        return line(name, _replaced(typed, {each: ["--id", each] for each in extra}))
+        return line(name, _replaced(typed, _as_ids(extra)))
     changes: dict[str, list[str]] = {}
-    rest = list(extra)
-    numbers = {"reshard": "--ranks", "wait": "--version-ge", "watch": "--after"}
-    takes_number = numbers.get(name)
-    is_full = len(rest) == 1 and takes_number is not None
-    if _is_version(rest[0]) and "@" not in ref and not is_full and name not in {"wait", "watch"}:
-        changes |= {ref: [f"{ref}@{rest[0].lstrip('@')}"], rest[0]: []}
-        rest = rest[1:]
-    if len(rest) == 1 and takes_number is not None and rest[0].isdigit():
-        changes[rest.pop()] = [takes_number, extra[-1]]
-    if rest and name in _TABLES and not _is_version(rest[0]):
-        ids = rest[1:] if name == "get" else []
-        if all(map(_is_number, ids)):
-            asks = any(word.startswith(("--id", "--slice", "--nearest")) for word in typed)
-            changes[rest[0]] = ["--table", rest[0], *["--id", "ID"] * (name == "get" and not ids and not asks)]
-            changes |= {each: ["--id", each] for each in ids}
-            rest = rest[1 + len(ids) :]
-    return None if rest or not changes else line(name, _replaced(typed, changes))
+    remaining = list(extra)
+    number_option = _NUMBERS.get(name)
+    wants_number = name in _FOLLOWING or (number_option is not None and len(extra) == 1)
+    if _is_version(remaining[0]) and "@" not in ref and not wants_number:
+        version = remaining.pop(0)
+        changes[ref] = [f"{ref}@{version.lstrip('@')}"]
+        changes[version] = []
+    if len(remaining) == 1 and number_option is not None and remaining[0].isdigit():
+        number = remaining.pop()
+        changes[number] = [number_option, number]
+    if remaining:
+        table_and_ids = _as_table(name, typed, remaining)
+        if table_and_ids is None:
+            return None
+        changes |= table_and_ids
+    return line(name, _replaced(typed, changes))
+
+
+def _as_table(name: str, typed: Sequence[str], extra: Sequence[str]) -> dict[str, list[str]] | None:
+    """Return what stands in place of a table and ids without options; None where words are something else.
+
+    Only `get` takes ids. Where no word asks for rows, `ID` stands for the id that it needs.
+    """
+    table, *ids = extra
+    if name not in _TABLES or _is_version(table):
+        return None
+    if ids and (name != "get" or not all(map(_is_number, ids))):
+        return None
+    changes = {table: ["--table", table]}
+    asks_for_rows = any(word.startswith(("--id", "--slice", "--nearest")) for word in typed)
+    if name == "get" and not ids and not asks_for_rows:
+        changes[table] += ["--id", "ID"]
+    return changes | _as_ids(ids)
+
+
+def _as_ids(words: Iterable[str]) -> dict[str, list[str]]:
+    """Return what stands in place of ids without options."""
+    return {word: ["--id", word] for word in words}
 
 
 def _of_two_versions(typed: Sequence[str], first: str, others: Sequence[str]) -> str | None:
@@ -139,8 +169,8 @@ def for_unknown_option(context: Any, option: str, flags: Iterable[str]) -> str |
 
     `flags` are the long options of the command.
     """
-    known, name = set(flags), command_of(context)
-    typed = list(context.meta.get(ARGUMENTS, ()))
+    known = set(flags)
+    name, typed = _refused(context)
     found = _typed_option(typed, option)
     if found is None or option[1:].isdigit():
         return _for_bare_number(name, option, typed)
@@ -209,7 +239,7 @@ def _for_bare_number(name: str, option: str, typed: Sequence[str]) -> str | None
 
 def for_missing(context: Any) -> str | None:
     """Return the line that was perhaps meant by fewer words than a command takes: `diff A..B`, as in git and dvc."""
-    name, typed = command_of(context), list(context.meta.get(ARGUMENTS, ()))
+    name, typed = _refused(context)
     ranges = [word for word in typed if ".." in word.strip("./") and "@" in word]
     if name != "diff" or len(ranges) != 1:
         return None
@@ -219,7 +249,7 @@ def for_missing(context: Any) -> str | None:
 
 def for_bad_value(context: Any, flag: str) -> str | None:
     """Return the line that was perhaps meant by several values behind one option: `--id 5,6`."""
-    name, typed = command_of(context), list(context.meta.get(ARGUMENTS, ()))
+    name, typed = _refused(context)
     place = next((i for i, word in enumerate(typed) if word == flag), len(typed))
     value = "".join(typed[place + 1 : place + 2])
     if flag != "--id" or not re.fullmatch(r"-?\d+(,-?\d+)+", value):
@@ -230,23 +260,34 @@ def for_bad_value(context: Any, flag: str) -> str | None:
 
 def for_unknown_command(name: str, context: Any, known: Iterable[str]) -> str | None:
     """Return the line that was perhaps meant where a path, or what a group records, stands in place of a command."""
-    group, typed = command_of(context), list(context.meta.get(ARGUMENTS, ()))
+    group, typed = _refused(context)
     if typed[:1] != [name]:
         return None
-    rest = typed[1:]
-    if not group and rest and rest[0] in set(known) - DELETING and not _is_place(name):
-        takes = grammar.load()["commands"].get(rest[0], {}).get("arguments", ())
-        if takes in (["ref"], ["location"], ["location*"]):
-            return f"there is no {words.escaped(name)} here; a location: {words.command(rest[0], 'LOCATION')}"
-    if not group and _is_place(name):
-        if rest and rest[0] in set(known):
-            return line(rest[0], [name, *rest[1:]])
+    if group:
+        return _with_member(group, typed)
+    others = typed[1:]
+    command = others[0] if others and others[0] in set(known) else None
+    if _is_place(name):
+        if command is not None:
+            return line(command, [name, *others[1:]])
         return line("inspect" if "@" in name else "list", [name])
+    if command is None or command in DELETING:
+        return None
+    takes = grammar.load()["commands"].get(command, {}).get("arguments", ())
+    if takes not in (["ref"], ["location"], ["location*"]):
+        return None
+    return f"there is no {words.escaped(name)} here; a location: {words.command(command, 'LOCATION')}"
+
+
+def _with_member(group: str, typed: Sequence[str]) -> str | None:
+    """Return the line of a group with the command that records something: a tag, or pairs KEY=VALUE."""
     member = {"tag": "add", "metrics": "set", "metadata": "set"}.get(group)
     refs = [word for word in typed if "@" in word]
     others = [word for word in typed if "@" not in word]
-    is_plain = len(refs) == 1 and (len(others) == 1 if group == "tag" else all("=" in word for word in others))
-    return line(f"{group} {member}", [*refs, *others]) if member and others and is_plain else None
+    if member is None or len(refs) != 1 or not others:
+        return None
+    is_plain = len(others) == 1 if group == "tag" else all("=" in word for word in others)
+    return line(f"{group} {member}", [*refs, *others]) if is_plain else None
 
 
 def for_synonym(form: str, name: str, context: Any) -> str | None:
@@ -254,34 +295,58 @@ def for_synonym(form: str, name: str, context: Any) -> str | None:
 
     `form` has the command and its placeholders, as `reshard REF --ranks N`; only a dry run may lack its number.
     """
-    typed, form_words = list(context.meta.get(ARGUMENTS, ())), form.split()
-    safely = ["--dry-run"] * ("N" in form_words)
-    deletes = "VERSION" in form or ("--dry-run" not in form_words and not DELETING.isdisjoint(form_words))
-    if typed[:1] != [name] or "`" in form or deletes:
+    _, typed = _refused(context)
+    form_words = form.split()
+    if typed[:1] != [name] or "`" in form or _deletes(form_words):
         return None
-    known = _options_of(" ".join(itertools.takewhile(str.islower, form_words)))
-    found = _sorted_out(typed[1:], known)
-    if found is None:
+    options_of_command = _options_of(" ".join(itertools.takewhile(str.islower, form_words)))
+    sorted_out = _sorted_out(typed[1:], options_of_command)
+    if sorted_out is None:
         return None
-    given, options = found
-    result = list[str]()
-    for place, word in enumerate(form_words):
+    given, options = sorted_out
+    result: list[str] = []
+    needs_dry_run = False
+    for word in _without_typed(form_words, options):
         if word == "N":
-            number = next((each for each in given if each.isdigit()), None)
-            given = [each for each in given if each != number]
-            safely *= number is None
-            result.append(number or _SOME)
-        elif word.isupper():
-            if not given:
-                return None
-            result.append(given.pop(0))
-        elif word in options and form_words[place + 1 : place + 2] == ["N"]:
-            form_words[place + 1] = ""  # its own number stands there
-            safely = []
-        elif word and word not in (*safely, *options):
+            number = next((candidate for candidate in given if candidate.isdigit()), None)
+            given = [candidate for candidate in given if candidate != number]
+            result.append(number or _EXAMPLE_NUMBER)
+            needs_dry_run = number is None
+        elif not word.isupper():
             result.append(word)
-    takes_more = result[0] in {"list", "prune"}
-    return None if given and not takes_more else line("", [*result, *given, *options, *safely])
+        elif given:
+            result.append(given.pop(0))
+        else:
+            return None
+    if given and result[0] not in {"list", "prune"}:  # these take several locations
+        return None
+    line_words = [*result, *given, *options]
+    if needs_dry_run:
+        line_words = [*(word for word in line_words if word != "--dry-run"), "--dry-run"]
+    return line("", line_words)
+
+
+def _deletes(form_words: Sequence[str]) -> bool:
+    """Return True for the form of a command that deletes without a dry run, or deletes a version that it names."""
+    if any("VERSION" in word for word in form_words):
+        return True
+    return "--dry-run" not in form_words and not DELETING.isdisjoint(form_words)
+
+
+def _without_typed(form_words: Sequence[str], options: Sequence[str]) -> list[str]:
+    """Return the words of a form without the options that were typed, nor the numbers after them.
+
+    >>> _without_typed(["prune", "LOCATION", "--keep", "N", "--dry-run"], ["--keep", "3"])
+    ['prune', 'LOCATION', '--dry-run']
+    """
+    remaining: list[str] = []
+    before = ""
+    for word in form_words:
+        is_own_number = word == "N" and before in options
+        if word not in options and not is_own_number:
+            remaining.append(word)
+        before = word
+    return remaining
 
 
 def _options_of(command: str) -> Mapping[str, Any]:
@@ -320,7 +385,7 @@ def _is_place(word: str) -> bool:
 
 def swapped(context: Any) -> str | None:
     """Return the line with the arguments of a refused command in their order; None where that is not the fault."""
-    name, typed = command_of(context), list(context.meta.get(ARGUMENTS, ()))
+    name, typed = _refused(context)
     params = context.params
     given = params.get("words")
     if isinstance(given, list | tuple):
