@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import NOTES, declared
 from edl_ckpt.cli.options import common as o
+from edl_ckpt.cli.options.guards import GuardOptions
 from edl_ckpt.cli.options.hints import check_clear, check_no_parent, stoppable
 from edl_ckpt.cli.options.rules import RuleOptions
 from edl_ckpt.cli.terminal.output import Output, agreed
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.moving.result import WriteResult
     from edl_ckpt.core.operations.prune.execute import PruneResult
-    from edl_ckpt.core.operations.prune.guards import Guards
     from edl_ckpt.core.operations.prune.plan import PrunePlan
     from edl_ckpt.core.storage.location import Location
 
@@ -52,15 +52,9 @@ _SAME_CODE = (AuthError, UnavailableError, UnsupportedError)
 def prune_command(
     out: Output,
     rules: RuleOptions,
+    guards: GuardOptions,
     locations: o.Places = None,
     experiment: o.HiddenExperiment = None,
-    incomplete: Annotated[bool, o.flag("Also delete incomplete, older versions.")] = False,
-    delete: Annotated[list[str] | None, o.option("VERSION", "Delete this version; may be repeated.")] = None,
-    with_foreign: Annotated[bool, o.flag("With --delete: delete files of others too.")] = False,
-    drop_tag: Annotated[list[str] | None, o.option("TAG", "Ignore this tag's protection; may be repeated.")] = None,
-    ignore_pointers: Annotated[bool, o.flag("Delete a version that `latest` or a link names.")] = False,
-    even_newest: Annotated[bool, o.flag("Delete even the newest complete version.")] = False,
-    allow_empty_rule: Annotated[bool, o.flag("Go on if no version has a rule's metric or tag.")] = False,
     max_delete: Annotated[int | None, o.option("N", "Refuse to delete more than N versions.", least=0)] = None,
     verified: Annotated[
         str | None,
@@ -95,39 +89,38 @@ def prune_command(
 
     places = _places(out, locations, experiment)
     policy = rules.policy(out, places)
-    guards = _guards(
-        _numbers(delete or ()),
-        incomplete=incomplete,
-        even_newest=even_newest,
-        drop_tag=tuple(drop_tag or ()),
-        grace_seconds=parse_duration(grace),
-        ignore_pointers=ignore_pointers,
-        with_foreign=with_foreign,
-        allow_empty_rule=allow_empty_rule,
-    )
-    more = bool(locations or experiment or not policy.is_empty or incomplete)
-    _check_file(apply, plan_out, strip_after, yes=yes or dry_run, more=more, verified=verified)
-    strips_only = bool(strip_after) and policy.is_empty and not (guards.ask_for_deletion or purge)
-    age = parse_duration(older_than)
-    purged_age = age if purge else None
-    planned = dry_run or bool(plan_out and not yes)
-    asks = not (yes or planned) and _can_ask()
+    lifted = guards.lifted(grace_seconds=parse_duration(grace))
+    asks_for_plan = bool(locations or experiment or not policy.is_empty or lifted.incomplete)
+    _check_file(apply, plan_out, strip_after, yes=yes or dry_run, more=asks_for_plan, verified=verified)
+    purged_age = parse_duration(older_than) if purge else None
+    strips_only = bool(strip_after) and policy.is_empty and not (lifted.ask_for_deletion or purge)
+    is_planned_only = dry_run or bool(plan_out and not yes)
+    asks = not (yes or is_planned_only) and _can_ask()
+    may_empty = yes or is_planned_only or asks
     locking = o.locking(out, lock_wait)
-    review = partial(_review, out, max_delete=max_delete, plan_out=plan_out, may_empty=yes or planned or asks)
     strip = partial(_strip, strip_after, locking)
     confirm = partial(_confirm, out, strip=strip, trash=trash, listed=listed) if asks else None
+    review = partial(_review, out, max_delete=max_delete, plan_out=plan_out, may_empty=may_empty)
     finish = partial(_strip_and_show, out, strip=strip, listed=listed, brief=asks and sys.stdout.isatty())
-    make_plan = partial(plan_prune, places, policy, guards=guards, purge_older_than_seconds=purged_age)
-    is_given = bool(apply) or strips_only  # else the rules make the plan
-    if verified and not is_given:
-        _verify_first(out, places, make_plan, verified)
-    if not (is_given or planned):
+
+    plan: PrunePlan | None = None  # `prune` makes one itself, under the lock
+    if apply:
+        plan = replace(_with_options(out, read_plan(apply, lifted)), purge_older_than_seconds=purged_age)
+    elif strips_only:
+        plan = PrunePlan(tuple(places), (), (), lifted)
+    else:
+        make_plan = partial(plan_prune, places, policy, guards=lifted, purge_older_than_seconds=purged_age)
+        if verified:
+            _verify_first(out, places, make_plan, verified)
+        if is_planned_only:
+            plan = make_plan()
+    if plan is None:
         _check_all_clear(places)
         with stoppable(out, _FINISH):
             done = prune(
                 places,
                 policy,
-                guards=guards,
+                guards=lifted,
                 trash=trash,
                 purge_older_than_seconds=purged_age,
                 review=review,
@@ -136,17 +129,11 @@ def prune_command(
             )
             finish(done)
         return
-    if strips_only:
-        plan = PrunePlan(tuple(places), (), (), guards)
-    elif apply:
-        plan = replace(_with_options(out, read_plan(apply, guards)), purge_older_than_seconds=purged_age)
-    else:
-        plan = make_plan()
     review(plan)
-    if planned and plan_out:
+    if is_planned_only and plan_out:
         out.say(f"to carry out the plan: {command('prune', '--apply', str(plan_out))}")
     with stoppable(out, _FINISH):
-        finish(plan if planned else execute_prune(plan, trash=trash, confirm=confirm, **locking))
+        finish(plan if is_planned_only else execute_prune(plan, trash=trash, confirm=confirm, **locking))
 
 
 def _can_ask() -> bool:
@@ -158,34 +145,6 @@ def _check_all_clear(places: Sequence[Location]) -> None:
     """Raise NotFoundError, before anything is locked, for a place whose many names show no version."""
     for place in places:
         check_clear(place)
-
-
-def _guards(
-    named: tuple[int, ...],
-    *,
-    incomplete: bool,
-    even_newest: bool,
-    drop_tag: tuple[str, ...],
-    grace_seconds: float,
-    ignore_pointers: bool,
-    with_foreign: bool,
-    allow_empty_rule: bool,
-) -> Guards:
-    """Return which guards the options lift; `named` are the versions of --delete."""
-    from edl_ckpt.core.operations.prune.guards import Guards
-
-    if with_foreign and not named:
-        raise UsageError("--with-foreign needs --delete VERSION: no rule deletes foreign content")
-    return Guards(
-        incomplete=incomplete,
-        everything=even_newest,
-        delete=named,
-        drop_tags=drop_tag,
-        grace_seconds=grace_seconds,
-        ignore_pointers=ignore_pointers,
-        with_foreign=with_foreign,
-        allow_empty_rule=allow_empty_rule,
-    )
 
 
 def _check_file(
@@ -200,17 +159,6 @@ def _check_file(
         raise UsageError("--apply and --plan-out together need --yes")
     if strip_after and (apply or plan_out):
         raise UsageError("--strip-after is no part of a plan in a file; give it with the rules")
-
-
-def _numbers(delete: Sequence[str]) -> tuple[int, ...]:
-    """Return the versions of --delete; UsageError for a name: journals and the trash know versions by numbers."""
-    for text in delete:
-        if not (text.isascii() and text.isdigit() and len(text) < 20):
-            raise UsageError(
-                f"--delete: {escaped(repr(text))} is not a whole number",
-                hint="prune deletes versions by their numbers; remove the files of one without a number yourself",
-            )
-    return tuple(map(int, delete))
 
 
 def _verify_first(out: Output, places: Sequence[Location], make_plan: Callable[[], PrunePlan], level: str) -> None:
@@ -342,23 +290,32 @@ def _confirm(out: Output, plan: PrunePlan, *, strip: _Strip, trash: bool, listed
 
     shown = render.plan_human(plan, listed=listed, folded=not out.quiet)
     out.print_human(shown, stderr=out.is_for_programs or not sys.stdout.isatty())
-    purge = plan.purge_older_than_seconds is not None
-    bare = strip(plan)
-    if not plan.deletions and not purge and not bare:
+    steps: list[str] = []
+    if plan.deletions:
+        steps.append(_deletion_step(plan, trash=trash))
+    if plan.purge_older_than_seconds is not None:
+        steps.append("empty the trash")
+    if stripped := strip(plan):
+        left_out_bytes = sum(result.left_out_bytes for result in stripped)
+        steps.append(f"strip {counted(len(stripped), 'version')} ({size(left_out_bytes)})")
+    if not steps:
         return True
-    last = ", the last complete one too" if plan.emptied else ""
-    foreign = f", foreign content too: {'; '.join(map(str, plan.foreign.values()))}" if plan.foreign else ""
-    versions = f"{counted(len(plan.deletions), 'version')} ({size(plan.deleted_bytes)}){last}{foreign}"
-    steps = [f"move {versions} to the trash" if trash else f"delete {versions}"] if plan.deletions else []
-    steps += ["empty the trash"] if purge else []
-    if bare:
-        steps.append(f"strip {counted(len(bare), 'version')} ({size(sum(one.left_out_bytes for one in bare))})")
     question = " and ".join(steps)
     try:
         return agreed(f"{question[0].upper()}{question[1:]}?")
     except KeyboardInterrupt:
         print("\nNothing was deleted.", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def _deletion_step(plan: PrunePlan, *, trash: bool) -> str:
+    """Return what the question says of the versions that a plan deletes."""
+    versions = f"{counted(len(plan.deletions), 'version')} ({size(plan.deleted_bytes)})"
+    if plan.emptied:
+        versions += ", the last complete one too"
+    if plan.foreign:
+        versions += f", foreign content too: {'; '.join(map(str, plan.foreign.values()))}"
+    return f"move {versions} to the trash" if trash else f"delete {versions}"
 
 
 def _strip_and_show(out: Output, done: PrunePlan | PruneResult, *, strip: _Strip, brief: bool, listed: str) -> None:

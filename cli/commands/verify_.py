@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -83,8 +82,8 @@ def verify_command(
     _check_level(quick=quick, deep=deep, seal=seal, ids=ids)
     _check_digests(against or digests, quick=quick, seal=seal, several=every or newest)
     deep = deep or bool(against or digests)
-    part = _sampled(sample, seed, clashes=quick or deep or seal)
-    eye = _loader(loader, world_size, clashes=seal)
+    value_sample = _sampled(sample, seed, clashes=quick or deep or seal)
+    loader_and_ranks = _loader(loader, world_size, clashes=seal)
     if force and not seal:
         raise UsageError("--force can only be used with --seal")
     formats.check_prometheus(out, prometheus=prometheus)
@@ -94,39 +93,34 @@ def verify_command(
         out, ref, every=every or newest, grace_seconds=parse_duration(grace)
     )
     level = _level(quick=quick, deep=deep)
-    locking = o.locking(out, lock_wait)
     found: NewestGood | None = None
     with working(out, cluster, workers) as work:
-        taking = IdFile(ids).take if ids else None
-        form = references.resolve_ref(like, out) if like else None
-
-        def verified(chosen: Sequence[Version]) -> VerifyRun:
-            return verify_versions(
-                chosen,
-                level=level,
-                seal=seal,
-                use_seal=not force,
-                sample=part,
-                loader=eye,
-                may_be_writing=every,
-                take_ids=taking,
-                like=form,
-                against=against,
-                listing=listing,
-                take=partial(_print_line, out),
-                **work,
-                **locking,
-            )
-
+        verify = partial(
+            verify_versions,
+            level=level,
+            seal=seal,
+            use_seal=not force,
+            sample=value_sample,
+            loader=loader_and_ranks,
+            may_be_writing=every,
+            take_ids=IdFile(ids).take if ids else None,
+            like=references.resolve_ref(like, out) if like else None,
+            against=against,
+            listing=listing,
+            take=partial(_print_line, out),
+            **work,
+            **o.locking(out, lock_wait),
+        )
         if newest:
-            found = newest_good(versions, lambda version: verified([version]), level=level)
-        run = verified(versions) if found is None else found.run
+            found = newest_good(versions, lambda version: verify([version]), level=level)
+        run = verify(versions) if found is None else found.run
     _write_reports(out, run, junit, summary, digests, strict=strict, prometheus=prometheus)
     if found is not None:
         _end_newest(out, location, found, prometheus=prometheus)
         return
     if run.failed and not every:
-        raise run.failed[0][1]
+        _, error = run.failed[0]
+        raise error
     others = others_of(run, versions, latest=latest)
     _warn(out, run, others)
     if not (prometheus or out.jsonl):
@@ -206,10 +200,15 @@ def _level(*, quick: bool, deep: bool) -> Level:
 
 def _check_clashes(*, newest: bool, every: bool, seal: bool, csv: bool, like: str | None) -> None:
     """Raise UsageError for options that do not go together."""
-    clashes = ((newest and every, "--newest", "--all"), (newest and csv, "--newest", "--csv"))
-    for clash, one, other in (*clashes, (newest and seal, "--newest", "--seal"), (like and seal, "--like", "--seal")):
+    clashes = (
+        (newest and every, "--newest", "--all"),
+        (newest and csv, "--newest", "--csv"),
+        (newest and seal, "--newest", "--seal"),
+        (like and seal, "--like", "--seal"),
+    )
+    for clash, option, other in clashes:
         if clash:
-            raise UsageError(f"{one} cannot be used with {other}")
+            raise UsageError(f"{option} cannot be used with {other}")
 
 
 def _end_newest(out: Output, location: Location, found: NewestGood, *, prometheus: bool) -> None:
@@ -228,7 +227,8 @@ def _loader(name: str | None, world_size: int | None, *, clashes: bool) -> tuple
     """Return the loader whose view is asked for, and its ranks."""
     from edl_ckpt.core.operations.verify.loaders import loader_named
 
-    if (name is None and world_size is not None) or (name is not None and clashes):
+    ranks_alone = name is None and world_size is not None
+    if ranks_alone or (name is not None and clashes):
         raise UsageError("--ranks needs --loader, and --loader cannot be used with --seal")
     return None if name is None else loader_named(name, world_size)
 
@@ -253,8 +253,9 @@ def _write_reports(
         render.write_report(summary, render.summary(run.results, run.failed), append=True)
     if prometheus:
         out.write(render_prometheus.of_results(run.results, run.failed, strict=strict))
-    for line in render.finding_lines(run.results) if is_runner() else ():
-        out.annotate(line)
+    if is_runner():
+        for line in render.finding_lines(run.results):
+            out.annotate(line)
     if digests and run.results:
         _save_digests(digests, run.results[0])
 
@@ -267,7 +268,9 @@ def _end(out: Output, run: VerifyRun, *, strict: bool, every: bool) -> None:
     if run.worst_error:
         raise run.worst_error
     out.conclude(ok=not any(r.has_errors or (strict and r.findings) for r in run.results))
-    for result in () if every else run.results:
+    if every:
+        return
+    for result in run.results:
         if result.verdict == State.WRITING.value:
             raise IncompleteError(
                 "not known to be whole: a job may still be writing it",
