@@ -11,7 +11,7 @@ own seal proves everything it stays. In every other case the result is verified,
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
@@ -28,14 +28,14 @@ from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed,
 from edl_ckpt.core.commit.interface import written_version
 from edl_ckpt.core.commit.publish.uploads import marked_uploads
 from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
-from edl_ckpt.core.commit.shard import ShardPlace
+from edl_ckpt.core.commit.shard import ShardOutput, ShardPlace
 from edl_ckpt.core.converting.items import NO_ITEMS, ItemCounts, items_of
 from edl_ckpt.core.model.versions import SealedShard, ShardFile, Version
 from edl_ckpt.core.operations.copy.carry import carry
 from edl_ckpt.core.operations.verify.check import verify_version
 from edl_ckpt.core.proof.sealing import batches, make_seal, sums_of
 from edl_ckpt.core.proof.trust import Trust, check_trust
-from edl_ckpt.core.reading.reader import open_checkpoint, raise_problems
+from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint, raise_problems
 from edl_ckpt.core.sources.registry import completes, source_of
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.lock_proof import write_proved
@@ -44,7 +44,7 @@ from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.state.shard_note import forget_notes
 from edl_ckpt.core.storage import LocalStore, ObjectStore, Store
 from edl_ckpt.core.storage.inside import is_inside
-from edl_ckpt.core.storage.interface import RangeReader, has_parts
+from edl_ckpt.core.storage.interface import RangeReader, Sink, has_parts
 
 _ODD: Final = frozenset({"nan", "inf", "huge-value"})
 """What verify finds in values that may have been saved so."""
@@ -99,6 +99,10 @@ class BothCopies:
         same_size = reader.size_bytes == file.size_bytes
         return same_size and sums_of(reader, file.chunks, workers=self.workers) == [*file.chunks]
 
+    def are_equal(self, name: str) -> bool:
+        """Say whether a file is there in both copies, with the same bytes."""
+        return name in self.ours and self.has(self.ours[name], self.sums[name])
+
     def compare(self, store: Store, path: str, name: str) -> None:
         """Read back what was written for a file; EdlCkptError unless it has the bytes of the other copy."""
         with store.open(path) as reader:
@@ -122,44 +126,43 @@ def repair_version(
     UsageError for a version and itself; LockedError when the version changes meanwhile; CorruptError when the other
     copy does not match its seal, or when the result of a mixture is none; and what `open_checkpoint` raises.
     """
-    begin, version, source = time.perf_counter(), as_version(version), as_version(source)
+    begin = time.perf_counter()
+    version, source = as_version(version), as_version(source)
     job = Job.here(workers, reporter=reporter)
     wanted = _wanted(version, source)
     contents = Contents.of(version)
-    other_trust, (flagged, content) = _trust_of(source, job), _flagged(version, wanted, job)
+    other_trust = _trust_of(source, job)
+    flagged, content = _flagged(version, wanted, job)
     with ExitStack() as stack:
         here = stack.enter_context(open_checkpoint(version, partial=True))
         other = stack.enter_context(open_checkpoint(source))
         trust = _own_trust(version, here.store, job, mix=mix)
-        sealed = {shard.name: shard for shard in (other_trust.seal or make_seal(other, "", job)).shards}
-        sums = {name: sealed[source.name_of(file.path)] for name, file in wanted.items()}
-        ours = {n: here.files[path] for n in wanted if (path := version.path_of(n)) in here.files}
-        for name in set(version.extra) & wanted.keys():  # of a version without any shard
-            ours[name] = stack.enter_context(here.store.open(version.path_of(name)))
-        both = BothCopies(ours, {n: other.files[file.path] for n, file in wanted.items()}, sums, job.workers)
-        bad = {n: why for n, why in flagged.items() if n not in ours or not both.has(ours[n], sums[n])}
-        if flagged and not bad:
-            raise RefusedError(f"{source.ref} has the same damaged files", path=version.ref, hint="nothing was changed")
-        if not (bad or trust.seal) and source.fingerprint not in {"", content}:
-            hint = f"nothing was changed; try: {command('diff', version.ref, source.ref)}"
-            fault = f"no file is damaged, but the content is not that of {source.ref}"
-            raise RefusedError(fault, path=version.ref, hint=hint)
-        proof, doubt = _proof(trust, source, bad, both) if bad else ("", "")
-        if doubt:
-            way = command("repair", version.ref, "--from", source.ref, "--mix")
-            hint = f"nothing was changed; `{way}` combines the files of both saves"
-            trust.overrule(RefusedError(doubt, path=version.ref, hint=hint))
-            _check_mixture(version, {**both.others, **{n: r for n, r in ours.items() if n not in bad}})
-        replaced = tuple(
-            Replacement(wanted[n].ps_id, version.path_of(n), wanted[n].path, sums[n].size_bytes, why)
-            for n, why in bad.items()
+        seal = other_trust.seal or make_seal(other, "", job)
+        sealed = {shard.name: shard for shard in seal.shards}
+        both = BothCopies(
+            _opened_here(here, wanted, stack),
+            {name: other.files[file.path] for name, file in wanted.items()},
+            {name: sealed[source.name_of(file.path)] for name, file in wanted.items()},
+            job.workers,
         )
+        damaged = {name: why for name, why in flagged.items() if not both.are_equal(name)}
+        if flagged and not damaged:
+            raise RefusedError(f"{source.ref} has the same damaged files", path=version.ref, hint="nothing was changed")
+        if not damaged and trust.seal is None:
+            _check_same_content(version, source, content)
+        proof, doubt = _proof(trust, source, damaged, both) if damaged else ("", "")
         if doubt:
-            text = ""
-        elif trust.seal:
-            text = trust.seal.fingerprint
-        else:
-            text = source.fingerprint if bad else content
+            _overrule(trust, doubt, version, source)
+            staying = {name: reader for name, reader in both.ours.items() if name not in damaged}
+            _check_mixture(version, {**both.others, **staying})
+        replaced = _replacements(version, wanted, damaged, both)
+        fingerprint = content
+        if doubt:
+            fingerprint = ""
+        elif trust.seal is not None:
+            fingerprint = trust.seal.fingerprint
+        elif damaged:
+            fingerprint = source.fingerprint
         if replaced and not dry_run:
             lock = stack.enter_context(
                 location_lock(version.location, "repair", wait_seconds=wait_seconds, reporter=reporter)
@@ -167,10 +170,49 @@ def repair_version(
             check_listed(version, "the version changed before its repair; nothing was changed")
             replaced = _replace(contents, replaced, both, lock.store, job)
             forget_notes(lock.store, [version.version])
-            text = text if proof is _OWN else _verify_and_seal(version, trust, lock.store, job)
+            if proof is not _OWN:
+                fingerprint = _verify_and_seal(version, trust, lock.store, job)
         items = items_of(other) if proof and not dry_run else NO_ITEMS
     seconds = time.perf_counter() - begin
-    return RepairResult(version.ref, source.ref, replaced, proof, trust.forced, text, seconds, dry_run, items)
+    return RepairResult(version.ref, source.ref, replaced, proof, trust.forced, fingerprint, seconds, dry_run, items)
+
+
+def _opened_here(here: Checkpoint, wanted: Iterable[str], stack: ExitStack) -> dict[str, RangeReader]:
+    """Return the files of a version that are there and open, by their names."""
+    version = here.version
+    opened = {name: here.files[path] for name in wanted if (path := version.path_of(name)) in here.files}
+    for name in set(version.extra).intersection(wanted):  # of a version without any shard
+        opened[name] = stack.enter_context(here.store.open(version.path_of(name)))
+    return opened
+
+
+def _check_same_content(version: Version, source: Version, content: str) -> None:
+    """Raise RefusedError where no file is damaged, and the other copy has another fingerprint than the content."""
+    if source.fingerprint not in {"", content}:
+        raise RefusedError(
+            f"no file is damaged, but the content is not that of {source.ref}",
+            path=version.ref,
+            hint=f"nothing was changed; try: {command('diff', version.ref, source.ref)}",
+        )
+
+
+def _overrule(trust: Trust, doubt: str, version: Version, source: Version) -> None:
+    """Go on although nothing proves the files; RefusedError unless `mix` says so."""
+    way = command("repair", version.ref, "--from", source.ref, "--mix")
+    hint = f"nothing was changed; `{way}` combines the files of both saves"
+    trust.overrule(RefusedError(doubt, path=version.ref, hint=hint))
+
+
+def _replacements(
+    version: Version, wanted: Mapping[str, ShardFile], damaged: Mapping[str, str], both: BothCopies
+) -> tuple[Replacement, ...]:
+    """Return what is done for each damaged file, before it is done."""
+    replaced: list[Replacement] = []
+    for name, why in damaged.items():
+        file = wanted[name]
+        size_bytes = both.sums[name].size_bytes
+        replaced.append(Replacement(file.ps_id, version.path_of(name), file.path, size_bytes, why))
+    return tuple(replaced)
 
 
 def _wanted(version: Version, source: Version) -> dict[str, ShardFile]:
@@ -178,11 +220,13 @@ def _wanted(version: Version, source: Version) -> dict[str, ShardFile]:
     check_in_location(version)
     if version.path == source.path and version.location.is_same_place(source.location):
         raise UsageError("a version cannot be repaired from itself", path=version.ref)
-    one, two = ((v.layout.system, v.is_file, v.ps_num or source.ps_num) for v in (version, source))
-    if one != two or (version.has_only_shards and version.is_file):
-        for each in (source, version):
-            if each.fault is not None:  # what it is cannot be said now
-                raise each.fault.error()
+    same_system = version.layout.system == source.layout.system and version.is_file == source.is_file
+    same_shards = version.ps_num in {None, 0, source.ps_num}
+    is_one_shard = version.has_only_shards and version.is_file
+    if not (same_system and same_shards) or is_one_shard:
+        for copy in (source, version):
+            if copy.fault is not None:  # its kind is not known now
+                raise copy.fault.error()
         hint = f"nothing was changed; try: {command('copy', source.ref, 'LOCATION')}"
         fault = f"{source.ref} is not a copy of it: another system, or another number of shards"
         raise RefusedError(fault, path=version.ref, hint=hint)
@@ -215,14 +259,18 @@ def _own_trust(version: Version, store: Store, job: Job, *, mix: bool) -> Trust:
 def _verified(version: Version, job: Job, *, use_seal: bool) -> tuple[dict[str | int, str], str]:
     """Return what `verify --deep` finds wrong with a version, by shard or subject, and its fingerprint or ''."""
     result = verify_version(version, level="deep", use_seal=use_seal, workers=job.workers, reporter=job.reporter)
-    errors = [one for one in result.findings if one.severity == "error" and one.code not in _ODD]
-    reasons = {one.subject if one.shard is None else one.shard: one.message for one in reversed(errors)}
+    reasons: dict[str | int, str] = {}
+    for finding in result.findings:
+        if finding.severity == "error" and finding.code not in _ODD:
+            place = finding.subject if finding.shard is None else finding.shard
+            reasons.setdefault(place, finding.message)
     return reasons, result.fingerprint or ""
 
 
 def _flagged(version: Version, wanted: Mapping[str, ShardFile], job: Job) -> tuple[dict[str, str], str]:
     """Return the files that are missing, and those of shards with an error, with reasons; and the fingerprint or ''."""
-    (reasons, content), present = _verified(version, job, use_seal=True), version.sizes
+    reasons, content = _verified(version, job, use_seal=True)
+    present = version.sizes
     why: dict[str, str] = {}
     for name, file in wanted.items():
         if name in present:
@@ -234,19 +282,23 @@ def _flagged(version: Version, wanted: Mapping[str, ShardFile], job: Job) -> tup
     return {name: reason for name, reason in why.items() if reason}, content
 
 
-def _proof(trust: Trust, source: Version, bad: Mapping[str, str], both: BothCopies) -> tuple[str, str]:
+def _proof(trust: Trust, source: Version, damaged: Mapping[str, str], both: BothCopies) -> tuple[str, str]:
     """Return the proof of the files to take, and ''; or '' and the reason that there is none.
 
     A fingerprint is of content, and no proof of files: two versions with one have their rows in other places.
     """
     if trust.seal is not None:
         named = {shard.name: shard for shard in trust.seal.shards}
-        wrong = next((n for n in bad if n not in named or not both.has(both.others[n], named[n])), "")
-        return "" if wrong else _OWN, wrong and f"its seal names other bytes for {wrong} than {source.ref} has"
-    kept = [name for name in both.ours if name not in bad]
-    wrong = next((name for name in kept if not both.has(both.ours[name], both.sums[name])), "")
-    if wrong or not kept:
-        return "", f"{wrong} differs from that of {source.ref}" if wrong else "no whole file is left to compare"
+        for name in damaged:
+            if name not in named or not both.has(both.others[name], named[name]):
+                return "", f"its seal names other bytes for {name} than {source.ref} has"
+        return _OWN, ""
+    staying = [name for name in both.ours if name not in damaged]
+    if not staying:
+        return "", "no whole file is left to compare"
+    for name in staying:
+        if not both.are_equal(name):
+            return "", f"{name} differs from that of {source.ref}"
     return "all other files are equal, byte for byte", ""
 
 
@@ -270,36 +322,47 @@ def _replace(
     Before each is put in place, the version is looked at again: what a job wrote there meanwhile stays.
     """
     version = contents.version
-    paths = {one.path for one in replaced}
-    entry, outputs = f"{TRASH_DIR}/{new_id()}", []
+    paths = {replacement.path for replacement in replaced}
+    trash_entry = f"{TRASH_DIR}/{new_id()}"
+    root = store.path("")
+    outputs: list[tuple[Replacement, ShardOutput, str]] = []
     done: list[Replacement] = []
-    job.reporter.start("repairing", sum(one.size_bytes for one in replaced))
+    job.reporter.start("repairing", sum(replacement.size_bytes for replacement in replaced))
     with ExitStack() as stack:
         if not isinstance(store, LocalStore) and has_parts(store):  # there no journal lists what a killed repair began
-            began = [one.path.removeprefix(store.path("")) for one in replaced]
+            began = [replacement.path.removeprefix(root) for replacement in replaced]
             stack.enter_context(marked_uploads(store, began, "repair"))
-        for one in replaced:
-            name, relative = version.name_of(one.path), one.path.removeprefix(store.path(""))
-            like = _neighbour(version, one.path, paths).removeprefix(store.path(""))
-            goal = ShardPlace(store, version.layout, version.version, one.shard, version.ps_num or 0, relative, like)
+        for replacement in replaced:
+            name = version.name_of(replacement.path)
+            relative = replacement.path.removeprefix(root)
+            like = _neighbour(version, replacement.path, paths).removeprefix(root)
+            goal = ShardPlace(
+                store, version.layout, version.version, replacement.shard, version.ps_num or 0, relative, like
+            )
             output = stack.enter_context(kind_of(store).shard(goal, nullcontext, job.reporter))
-            sink = output.create(one.size_bytes)
-            for chunks in batches(both.sums[name].chunks):
-                if carry(both.others[name], chunks, sink) != [chunk.sum for chunk in chunks]:
-                    fault, start = "the file changed while it was read; nothing was replaced", chunks[0].start
-                    raise CorruptError(fault, code="checksum-mismatch", path=one.source, offset=start)
-                job.reporter.advance(chunks[-1].end - chunks[0].start)
+            sink = output.create(replacement.size_bytes)
+            _carry_all(both, name, sink, replacement.source, job.reporter)
             output.written()
             if store.properties.rename:  # what is uploaded cannot be read before it is visible
                 both.compare(store, sink.path, name)
-            outputs.append((one, output, f"{entry}/{relative}"))
-        for one, output, kept in outputs:
-            _check_unchanged(contents, [version.name_of(each.path) for each in done])
+            outputs.append((replacement, output, f"{trash_entry}/{relative}"))
+        for replacement, output, trash_path in outputs:
+            _check_unchanged(contents, [version.name_of(finished.path) for finished in done])
             with COMMIT:
-                done.append(replace(one, kept=output.take_place(kept)))
-    for one in done:
-        both.compare(store, one.path, version.name_of(one.path))
+                done.append(replace(replacement, kept=output.take_place(trash_path)))
+    for replacement in done:
+        both.compare(store, replacement.path, version.name_of(replacement.path))
     return tuple(done)
+
+
+def _carry_all(both: BothCopies, name: str, sink: Sink, source_path: str, reporter: Reporter) -> None:
+    """Copy a file of the other copy to a sink; CorruptError when its bytes are no longer those of its checksums."""
+    for chunks in batches(both.sums[name].chunks):
+        start, end = chunks[0].start, chunks[-1].end
+        if carry(both.others[name], chunks, sink) != [chunk.sum for chunk in chunks]:
+            fault = "the file changed while it was read; nothing was replaced"
+            raise CorruptError(fault, code="checksum-mismatch", path=source_path, offset=start)
+        reporter.advance(end - start)
 
 
 def _neighbour(version: Version, path: str, replaced: Collection[str]) -> str:

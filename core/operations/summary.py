@@ -9,7 +9,7 @@ from typing import Any, Final
 from edl_ckpt.core.base.errors import NotFoundError
 from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.words import abridged, counted, describe, escaped, shape, size
-from edl_ckpt.core.model.tables import ShardIndex, ShardSummary, TableEntry, TableInfo
+from edl_ckpt.core.model.tables import DenseEntry, ShardIndex, ShardSummary, TableEntry, TableInfo
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.reading.names import slots_of, whole_name
 from edl_ckpt.core.sources.systems import system_named
@@ -123,8 +123,13 @@ def _is_optimizers(name: str) -> bool:
 
 def summarize(version: Version, shards: Sequence[ShardIndex]) -> CheckpointSummary:
     """Return the summary of a version from its shards' indexes, in ps_id order; variables and tables by name."""
-    entries = sorted(((v, s.file.ps_id) for s in shards for v in s.variables), key=lambda p: (p[0].name, p[1]))
-    placed = [(entry, shard) for entry, shard in entries if not entry.is_item]
+    variables: list[VariableSummary] = []
+    items: list[ItemSummary] = []
+    for entry, ps_id in _variables(shards):
+        if entry.is_item:
+            items.append(ItemSummary(entry.name, entry.dtype.name, entry.size_bytes, ps_id))
+        else:
+            variables.append(VariableSummary(entry.name, entry.dtype.name, entry.shape, entry.size_bytes, ps_id))
     tables = _tables(shards)
     if not system_named(version.layout.system).has_initializers:
         tables = tuple(replace(table, initializer="") for table in tables)
@@ -132,22 +137,40 @@ def summarize(version: Version, shards: Sequence[ShardIndex]) -> CheckpointSumma
         ref=version.ref,
         version=version.number,
         ps_num=version.ps_num or 0,
-        generation=max((s.generation for s in shards), default=""),
+        generation=max((shard.generation for shard in shards), default=""),
         layout=version.layout.name,
         size_bytes=version.size_bytes,
-        parameters=sum(v.elements for v, _ in placed if not _is_optimizers(v.name))
-        + sum(t.rows * t.dim for t in tables if not t.companion_of),
+        parameters=_parameters(shards, tables),
         shards=tuple(shard.summary for shard in shards),
-        variables=tuple(VariableSummary(v.name, v.dtype.name, v.shape, v.size_bytes, ps_id) for v, ps_id in placed),
+        variables=tuple(variables),
         tables=tables,
         metadata=version.metadata,
         file_metadata=_file_metadata(shards),
         system=version.layout.system,
-        items=tuple(
-            ItemSummary(item.name, item.dtype.name, item.size_bytes, shard) for item, shard in entries if item.is_item
-        ),
+        items=tuple(items),
         lacks=version.lacks,
     )
+
+
+def _variables(shards: Sequence[ShardIndex]) -> list[tuple[DenseEntry, int]]:
+    """Return the variables and other items of all shards by name, each with the number of its shard."""
+    found: list[tuple[DenseEntry, int]] = []
+    for shard in shards:
+        found += [(entry, shard.file.ps_id) for entry in shard.variables]
+    return sorted(found, key=lambda entry_and_shard: (entry_and_shard[0].name, entry_and_shard[1]))
+
+
+def _parameters(shards: Sequence[ShardIndex], tables: Sequence[TableSummary]) -> int:
+    """Return how many values a model has, without those that an optimizer keeps."""
+    parameters = 0
+    for shard in shards:
+        for entry in shard.variables:
+            if not entry.is_item and not _is_optimizers(entry.name):
+                parameters += entry.elements
+    for summary in tables:
+        if not summary.companion_of:
+            parameters += summary.rows * summary.dim
+    return parameters
 
 
 def _file_metadata(shards: Sequence[ShardIndex]) -> dict[str, dict[str, str]]:
@@ -196,17 +219,25 @@ def select(
     Raises NotFoundError for an unknown shard, table or variable, and UsageError for a name that several end with.
     """
     if table is not None:
-        table = whole_name(table, [t.name for t in summary.tables], "table", summary.ref, slots_of(summary.tables))
+        names = [each.name for each in summary.tables]
+        table = whole_name(table, names, "table", summary.ref, slots_of(summary.tables))
     if variable is not None:
-        variable = whole_name(variable, [v.name for v in summary.variables], "variable", summary.ref)
-    shards = [s for s in summary.shards if shard in {None, s.ps_id}]
-    by_name = table is not None or variable is not None
-    variables = [v for v in summary.variables if shard in {None, v.shard} and (v.name == variable if by_name else True)]
-    tables = [t for t in summary.tables if (t.name == table if by_name else True)]
-    numbers = [s.ps_id for s in summary.shards]
-    if shard is not None and not shards:
-        raise NotFoundError(f"no shard {shard}", path=summary.ref, hint=f"shards there: {abridged(numbers, 8)}")
+        variable = whole_name(variable, [each.name for each in summary.variables], "variable", summary.ref)
+    shards = summary.shards
+    variables = summary.variables
+    tables = summary.tables
+    items = summary.items
+    if table is not None or variable is not None:
+        tables = tuple(each for each in tables if each.name == table)
+        variables = tuple(each for each in variables if each.name == variable)
+        items = ()
+    if shard is not None:
+        shards = tuple(each for each in shards if each.ps_id == shard)
+        variables = tuple(each for each in variables if each.shard == shard)
+        items = tuple(each for each in items if each.shard == shard)
+        if not shards:
+            known = abridged([each.ps_id for each in summary.shards], 8)
+            raise NotFoundError(f"no shard {shard}", path=summary.ref, hint=f"shards there: {known}")
     if variable is not None and not variables:
         raise NotFoundError(f"no variable {variable!r} in shard {shard}", path=summary.ref)
-    items = [item for item in summary.items if not by_name and shard in {None, item.shard}]
-    return replace(summary, shards=tuple(shards), variables=tuple(variables), tables=tuple(tables), items=tuple(items))
+    return replace(summary, shards=shards, variables=variables, tables=tables, items=items)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from edl_ckpt.core.base.choices import Mode
@@ -73,13 +73,19 @@ class WaitResult:
         if not self.exists:
             return f"{ended}: the location does not exist"
         if not self.unfinished:
-            nothing = self.bounded or "there is no version"
-            none = nothing if self.is_empty else "no version is complete"
-            newest = self.newest_complete
-            return f"{ended}: {none if newest is None else f'the newest complete version is {newest}'}"
-        first, more = self.unfinished[-1], len(self.unfinished) - 1
-        rest = f" ({counted(more, 'other version')} unfinished)" if more else ""
-        return f"{ended}: version {first.version.key}: {first.why}{rest}"
+            return f"{ended}: {self._without_unfinished}"
+        *others, newest = self.unfinished
+        also = f" ({counted(len(others), 'other version')} unfinished)" if others else ""
+        return f"{ended}: version {newest.version.key}: {newest.why}{also}"
+
+    @property
+    def _without_unfinished(self) -> str:
+        """Return what a location has where no version would do once it is finished."""
+        if self.newest_complete is not None:
+            return f"the newest complete version is {self.newest_complete}"
+        if not self.is_empty:
+            return "no version is complete"
+        return self.bounded or "there is no version"
 
     def __repr__(self) -> str:
         return describe(
@@ -124,7 +130,7 @@ def wait_for_version(
     errors of listing; storage that does not answer is tried again.
     """
     least = -1 if version_ge is None else whole_number("version_ge", version_ge, least=0)
-    before: object = ()
+    shape_before: object = ()
     with Observer(
         location, metadata=best is not None, interval_seconds=interval_seconds, clock=clock, reporter=reporter
     ) as observer:
@@ -132,35 +138,55 @@ def wait_for_version(
         while True:
             listing = observer.look()
             versions = listing.versions if listing else ()
-            wanted = [v for v in versions if v.version >= least]
-            candidates = _candidates(listing, wanted, best, mode, verified=verified)
-            found = next((v for v in candidates if observer.check(v).health is Health.READABLE), None)
+            wanted = [version for version in versions if version.version >= least]
+            found: Version | None = None
+            for version in _candidates(listing, wanted, best, mode, verified=verified):
+                if observer.check(version).health is Health.READABLE:
+                    found = version
+                    break
             tick = observer.clock.tick()
-            if (shape := _shape(listing)) != before:
-                changed, before = tick, shape
-            limits = (Outcome.STALLED, changed, stall_seconds), (Outcome.TIMED_OUT, begin, timeout_seconds)
-            ends = {outcome: since + seconds for outcome, since, seconds in limits if seconds is not None}
-            outcome = Outcome.FOUND if found else next((o for o, end in ends.items() if tick >= end), None)
-            if outcome is not None:
-                unfinished = () if found else tuple(_unfinished(observer, wanted, best, verified=verified))
-                passed_over: tuple[Version, ...] = ()
-                if found and best is None:
-                    passed_over = tuple(v for v in wanted if v.damage and v.version > found.version)
-                newest, newest_complete = _newest_numbers(versions)
-                return WaitResult(
-                    observer.location,
-                    outcome,
-                    observer.snapshots.described(found) if found else None,
-                    tick - begin,
-                    unfinished,
-                    listing is not None,
-                    newest,
-                    newest_complete,
-                    passed_over=passed_over,
-                    is_empty=not versions,
-                    bounded=listing.none_here if listing is not None and listing.bound else "",
-                )
-            observer.pause(min(ends.values()) - tick if ends else None)
+            shape = _shape(listing)
+            if shape != shape_before:
+                changed = tick
+                shape_before = shape
+            ends: dict[Outcome, float] = {}
+            if stall_seconds is not None:
+                ends[Outcome.STALLED] = changed + stall_seconds
+            if timeout_seconds is not None:
+                ends[Outcome.TIMED_OUT] = begin + timeout_seconds
+            outcome = Outcome.FOUND if found else _ended(ends, tick)
+            if outcome is None:
+                observer.pause(min(ends.values()) - tick if ends else None)
+                continue
+            newest, newest_complete = _newest_numbers(versions)
+            return WaitResult(
+                observer.location,
+                outcome,
+                observer.snapshots.described(found) if found else None,
+                tick - begin,
+                () if found else tuple(_unfinished(observer, wanted, best, verified=verified)),
+                listing is not None,
+                newest,
+                newest_complete,
+                passed_over=_passed_over(wanted, found) if best is None else (),
+                is_empty=not versions,
+                bounded=listing.none_here if listing is not None and listing.bound else "",
+            )
+
+
+def _ended(ends: Mapping[Outcome, float], tick: float) -> Outcome | None:
+    """Return how a wait without a version ends at this tick of the clock; None while it goes on."""
+    for outcome, end in ends.items():
+        if tick >= end:
+            return outcome
+    return None
+
+
+def _passed_over(wanted: Sequence[Version], found: Version | None) -> tuple[Version, ...]:
+    """Return the versions that are newer than the one that was found, and known to be damaged."""
+    if found is None:
+        return ()
+    return tuple(version for version in wanted if version.damage and version.version > found.version)
 
 
 def _newest_numbers(versions: Sequence[Version]) -> tuple[int | None, int | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -47,27 +47,44 @@ def others_of(run: VerifyRun, versions: Sequence[Version], *, latest: bool) -> O
     newest other one that is not known to be damaged, whose headers can be read at least.
     """
     results = {result.ref: result for result in run.results}
-    damaged = {result.ref for result in run.results if result.has_errors} | {ref for ref, _ in run.failed}
+    damaged = {result.ref for result in run.results if result.has_errors}
+    damaged.update(ref for ref, _ in run.failed)
     if not versions or versions[0].is_alone or not (latest or damaged):
         return Others()
-    present = list(versions)
+    present = versions
     if len(versions) == 1:
         with suppress(EdlCkptError):
-            present = [*list_versions(versions[0].location, seals=bool(damaged)).versions]
-    newer = tuple(v for v in present if latest and v.version > versions[0].version and not _is_whole(v))
+            present = list_versions(versions[0].location, seals=bool(damaged)).versions
+    newer = _newer_unfinished(present, versions[0].version) if latest else ()
+    return Others(newer, _newest_good(present, damaged, results) if damaged else None)
+
+
+def _newer_unfinished(present: Sequence[Version], than: int) -> tuple[Version, ...]:
+    """Return the versions with a higher number that are not whole."""
+    return tuple(version for version in present if version.version > than and not _is_whole(version))
+
+
+def _newest_good(
+    present: Sequence[Version], damaged: Collection[str], results: Mapping[str, VerifyResult]
+) -> Fallback | None:
+    """Return the newest version that is not damaged, as far as that is known; None where none of the newest is good."""
     tags = sorted({tag for version in present if version.ref in damaged for tag in version.tags})
-    others = [v for v in present if damaged and _is_whole(v) and v.ref not in damaged]
-    for version in sorted(others, key=lambda v: v.version, reverse=True)[:_MOST_TRIED]:
-        if (level := _level_of(version, results)) is not None:
-            return Others(newer, _fallback(version, level, tags))
-    return Others(newer)
+    others = [version for version in present if _is_whole(version) and version.ref not in damaged]
+    others.sort(key=lambda version: version.version, reverse=True)
+    for version in others[:_MOST_TRIED]:
+        level = _level_of(version, results)
+        if level is not None:
+            return _fallback(version, level, tags)
+    return None
 
 
 def _fallback(version: Version, level: Level, tags: Sequence[str]) -> Fallback:
-    way = command("tag", "add", version.ref, tags[0]) if tags else ""
-    if not way and level != "deep":
-        way = command("verify", version.ref, "--deep")
-    return Fallback(version.ref, version.path, level, READ_AT[level], way)
+    useful = ""
+    if tags:
+        useful = command("tag", "add", version.ref, tags[0])
+    elif level != "deep":
+        useful = command("verify", version.ref, "--deep")
+    return Fallback(version.ref, version.path, level, READ_AT[level], useful)
 
 
 def _is_whole(version: Version) -> bool:

@@ -40,21 +40,9 @@ def check_names(store: Store, version: Version, *, beside: bool, listing: Listin
 
 def _check_listing(version: Version, report: Report) -> None:
     """Report the faults that names alone show."""
-    half = takes_for_whole(version)
-    taken = "; ElasticDL counts it as a shard, so it may take this version for whole and restore a part" if half else ""
-    hint = "move the file away: ElasticDL counts every file as a shard" if half else ""
-    for name in version.extra:
-        message = f"{name!r} is not a shard of this version{taken}"
-        report.add("extra-file", message, path=version.path, subject=name, hint=hint)
+    _report_extra_files(version, report)
     if version.state is State.MIXED:
-        counts: dict[int, set[int]] = {}
-        for shard in version.shards:
-            counts.setdefault(shard.ps_num, set()).add(shard.ps_id)
-        parts = [f"{len(ids)} of {n}" for n, ids in sorted(counts.items())]
-        whole = [n for n, ids in counts.items() if len(ids) == n]
-        extra = f"; the set of {whole[0]} is complete" if len(whole) == 1 else ""
-        message = f"the shards have different ps_num: {abridged(parts, _COUNTS)}{extra}"
-        report.add("mixed-ps-num", message, path=version.path)
+        _report_mixed_counts(version, report)
         return
     for doubt in version.doubts:
         if doubt != BEING_WRITTEN:  # time alone settles that one
@@ -62,17 +50,51 @@ def _check_listing(version: Version, report: Report) -> None:
     writing = " (the version changed a moment ago: a job may be writing it)" if version.state is State.WRITING else ""
     for words in version.lacks:
         report.add("missing-file", words + writing, path=version.path)
-    if not version.lacks and version.ps_num is None:
+    if version.lacks:
+        return
+    if version.ps_num is None:
         report.add("missing-shard", "the version has no shard", path=version.path)
+    _report_missing_shards(version, writing, report)
+
+
+def _report_extra_files(version: Version, report: Report) -> None:
+    taken = hint = ""
+    if takes_for_whole(version):
+        taken = "; ElasticDL counts it as a shard, so it may take this version for whole and restore a part"
+        hint = "move the file away: ElasticDL counts every file as a shard"
+    for name in version.extra:
+        message = f"{name!r} is not a shard of this version{taken}"
+        report.add("extra-file", message, path=version.path, subject=name, hint=hint)
+
+
+def _report_mixed_counts(version: Version, report: Report) -> None:
+    """Report how many shards there are of each number of shards."""
+    counts: dict[int, set[int]] = {}
+    for shard in version.shards:
+        counts.setdefault(shard.ps_num, set()).add(shard.ps_id)
+    parts = [f"{len(ids)} of {ps_num}" for ps_num, ids in sorted(counts.items())]
+    whole = [ps_num for ps_num, ids in counts.items() if len(ids) == ps_num]
+    extra = f"; the set of {whole[0]} is complete" if len(whole) == 1 else ""
+    message = f"the shards have different ps_num: {abridged(parts, _COUNTS)}{extra}"
+    report.add("mixed-ps-num", message, path=version.path)
+
+
+def _report_missing_shards(version: Version, writing: str, report: Report) -> None:
+    """Report each missing shard, or where many are missing each gap between the files."""
     gaps: Iterable[range] = version.missing_ranges
-    if version.missing_count <= MISSING_LISTED:  # else by the gaps between its files
+    if version.missing_count <= MISSING_LISTED:
         gaps = (range(ps_id, ps_id + 1) for ps_id in version.missing)
-    for gap in () if version.lacks else gaps:
-        first, last = (version.layout.shard_file(i, version.ps_num or 0) for i in (gap.start, gap.stop - 1))
+    ps_num = version.ps_num or 0
+    for gap in gaps:
+        subject = version.layout.shard_file(gap.start, ps_num)
+        if len(gap) > 1:
+            subject += f" to {version.layout.shard_file(gap.stop - 1, ps_num)}"
         report.add(
-            "missing-shard", missing_shards([gap], version.ps_num) + writing, path=version.path,
-            subject=first if first == last else f"{first} to {last}",
-        )  # fmt: skip
+            "missing-shard",
+            missing_shards([gap], version.ps_num) + writing,
+            path=version.path,
+            subject=subject,
+        )
 
 
 def _check_location(store: Store, version: Version, listing: Listing | None, report: Report) -> None:
@@ -110,15 +132,18 @@ def open_readable_shards(
         sets: dict[tuple[int, str], list[ShardFile]] = {}
         for shard in version.shards:
             sets.setdefault((shard.ps_num, shard.path.rpartition(".")[2]), []).append(shard)
-        files = max(sets.values(), key=lambda s: (len(s) == s[0].ps_num, s[0].ps_num))
+        files = max(sets.values(), key=lambda members: (len(members) == members[0].ps_num, members[0].ps_num))
     present = replace(version, shards=tuple(files), state=State.INCOMPLETE)
     checkpoint = stack.enter_context(open_checkpoint(present, partial="whole", staged=True))
     checkpoint.version = version
     of_number = {file.ps_id: file for file in files}
     for lost in checkpoint.lost:
-        who = f"shard {lost.shard} " if lost.message.startswith("ends after ") else ""
-        who = "the shard cannot be opened: " if lost.code == "missing-shard" else who
-        report.add(lost.code, who + lost.message, shard=of_number[lost.shard or 0], offset=lost.offset)
+        subject = ""
+        if lost.code == "missing-shard":
+            subject = "the shard cannot be opened: "
+        elif lost.message.startswith("ends after "):
+            subject = f"shard {lost.shard} "
+        report.add(lost.code, subject + lost.message, shard=of_number[lost.shard or 0], offset=lost.offset)
     opened |= {version.name_of(path): reader for path, reader in checkpoint.files.items()}
     return checkpoint, len(checkpoint.shards) == len(version.shards) and not (version.lacks or version.missing_ranges)
 
