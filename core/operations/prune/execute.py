@@ -173,41 +173,60 @@ def _execute(
 ) -> PruneResult:
     """Execute a plan; the caller holds the locks of all its locations. `known` is what is known of their metadata."""
     present, facts = _look_again(plan, now, known)
-    going = {e.path for e in plan.deletions}
-    look, look_after = _recheck(plan, now, known, facts), _compare_moved(plan, facts)
+    going = {entry.path for entry in plan.deletions}
+    look = _recheck(plan, now, known, facts)
+    look_after = _compare_moved(plan, facts)
     reporter.start("deleting", plan.deleted_bytes)
     removals: list[Removal] = []
     problems: list[EdlCkptError] = []
     for location, versions in present.items():
-        doomed = [_with_everything(v, facts) for v in versions if v.path in going]
+        doomed = [_with_everything(version, facts) for version in versions if version.path in going]
         store = stores[location]
         deletion = kind_of(store).trash
         problems += deletion.sweep()
         removal = deletion.delete(doomed, keep=trash, look=look, look_after=look_after, known=known[location])
-        gone = {v.path for v in removal.deleted}
-        present_now = {v.version for v in versions if v.path not in gone}  # of two spellings of a number, one may stay
-        problems += forget_gone(store, present_now)
-        problems += forget_notes(store, {v.version for v in removal.deleted} - present_now)
+        problems += _forget(store, versions, removal)
         if removal.deleted and not trash and forget_verdicts(store):
             problems += deletion.sweep()  # nothing of ours may be left now
         problems += removal.problems
         removals.append(removal)
-        reporter.advance(sum(v.own_bytes for v in removal.deleted))
+        reporter.advance(sum(version.own_bytes for version in removal.deleted))
     purge: Removal | None = None
     if plan.purge_older_than_seconds is not None:
-        age = plan.purge_older_than_seconds
-        purged = [kind_of(stores[at]).trash.empty(now=now, older_than_seconds=age) for at in plan.locations]
-        left = tuple(problem for each in purged for problem in each.problems)
-        purge = Removal(problems=left, freed_bytes=sum(each.freed_bytes for each in purged))
+        purge = _purge(plan.locations, stores, now, plan.purge_older_than_seconds)
+    deleted: list[str] = []
+    failed: list[tuple[str, EdlCkptError]] = []
+    for removal in removals:
+        deleted += (version.ref for version in removal.deleted)
+        failed += ((version.ref, error) for version, error in removal.failed)
     return PruneResult(
         plan=plan,
-        deleted=tuple(version.ref for removal in removals for version in removal.deleted),
+        deleted=tuple(deleted),
         freed_bytes=sum(removal.freed_bytes for removal in removals),
         trashed=trash,
-        failed=tuple((version.ref, error) for removal in removals for version, error in removal.failed),
+        failed=tuple(failed),
         problems=tuple(problems),
         purge=purge,
     )
+
+
+def _forget(store: LocalStore | ObjectStore, versions: Iterable[Version], removal: Removal) -> list[EdlCkptError]:
+    """Forget the state of versions that were deleted; of two spellings of a number, one may stay."""
+    deleted_paths = {version.path for version in removal.deleted}
+    remaining = {version.version for version in versions if version.path not in deleted_paths}
+    deleted = {version.version for version in removal.deleted}
+    return [*forget_gone(store, remaining), *forget_notes(store, deleted - remaining)]
+
+
+def _purge(locations: Iterable[Location], stores: Stores, now: float, older_than_seconds: float) -> Removal:
+    """Delete what is older in the trash of each location."""
+    problems: list[EdlCkptError] = []
+    freed_bytes = 0
+    for location in locations:
+        emptied = kind_of(stores[location]).trash.empty(now=now, older_than_seconds=older_than_seconds)
+        problems += emptied.problems
+        freed_bytes += emptied.freed_bytes
+    return Removal(problems=tuple(problems), freed_bytes=freed_bytes)
 
 
 def _with_everything(version: Version, facts: Facts) -> Version:

@@ -213,7 +213,7 @@ def plan_prune(
         plan = plan_listed(listings, policy, guards=guards, now=moment)
         unknown = plan.unknown if plan.deletions else ()
     except UsageError:  # the mode of a metric is not known, perhaps because no version has it
-        versions = [v for listing in listings for v in listing.versions]
+        versions = _versions_of(listings)
         unknown = tuple(unknown_names(versions, policy)) if versions else ()
         if not unknown or guards.allow_empty_rule:
             raise
@@ -230,27 +230,43 @@ def plan_listed(
         if guards.delete and not listing.versions:
             raise NotFoundError(listing.none_here, path=listing.location.url, hint=listing.way_on or None)
         for number in guards.delete:
-            check_one([v for v in listing.versions if not v.uuid], number)
+            check_one([version for version in listing.versions if not version.uuid], number)
+    everything = _versions_of(listings)
     errors: list[EdlCkptError] = []
-    versions, unreadable = looked_at((v for listing in listings for v in listing.versions), errors)
+    versions, unreadable = looked_at(everything, errors)
     modes = common_modes(listings, needed=policy.needs_modes)
     try:
         policy = policy.settle(modes)
     except UsageError as error:  # of a metric of unknown mode: perhaps another one was meant
         error.hint = "; ".join(unknown_names(versions, policy)) or error.hint
         raise
-    everything = [v for listing in listings for v in listing.versions]
     survey = Survey(Facts(unreadable).with_pointers(map(pointers_at, listings)))
     choice = choose(versions, policy, guards, survey.facts, now)
     while survey.look(everything, choice.doomed, choice.considered):
         choice = choose(versions, policy, guards, survey.facts, now)
     plan = plan_of(choice, policy, guards, survey.facts)
-    unread = bool(errors) or any(listing.unread for listing in listings)
-    foreign = ((listing.location, sum(1 for v in listing.versions if v.uuid)) for listing in listings)
-    left = "left to Determined, which deletes its own"
-    more = (f"{place}: {counted(n, 'version')} named by a UUID: {left}" for place, n in foreign if n)
-    locations = tuple(listing.location for listing in listings)
-    return replace(plan, locations=locations, warnings=(*plan.warnings, *more, *_named(listings)), unread=unread)
+    return replace(
+        plan,
+        locations=tuple(listing.location for listing in listings),
+        warnings=(*plan.warnings, *_of_determined(listings), *_named(listings)),
+        unread=bool(errors) or any(listing.unread for listing in listings),
+    )
+
+
+def _versions_of(listings: Iterable[Listing]) -> list[Version]:
+    versions: list[Version] = []
+    for listing in listings:
+        versions += listing.versions
+    return versions
+
+
+def _of_determined(listings: Iterable[Listing]) -> Iterator[str]:
+    """Yield a warning for each location with versions of Determined, which no rule takes."""
+    for listing in listings:
+        count = sum(1 for version in listing.versions if version.uuid)
+        if count:
+            versions = f"{counted(count, 'version')} named by a UUID"
+            yield f"{listing.location}: {versions}: left to Determined, which deletes its own"
 
 
 def _named(listings: Iterable[Listing]) -> Iterator[str]:
@@ -360,30 +376,38 @@ def choose(versions: Sequence[Version], policy: Policy, guards: Guards, facts: F
     if policy.is_empty and not guards.ask_for_deletion:
         raise UsageError("no retention rule was given")
     versions = prunable(versions)
-    absent = [n for n in guards.delete if all(v.version != n for v in versions)]
-    if absent:
-        near = ", ".join(map(str, neighbours(absent[0], {v.version for v in versions})))
-        hint = f"the nearest versions there: {near}" if near else None
-        raise NotFoundError(f"no version {absent[0]} to delete", hint=hint)
-    for trial in by_location(versions):
-        for number in guards.delete:
-            check_one(trial, number)
-    faults = facts.unreadable
+    trials = list(by_location(versions))
+    _check_named_for_deletion(versions, trials, guards.delete)
     moment = time.time() if now is None else now
     reasons: dict[str, Why] = {}
     unknown = tuple(unknown_names(versions, policy)) if versions else ()
     warnings = [*unknown, *_unknown_tags(versions, guards.drop_tags)]
-    for trial in by_location(versions):
-        reasons |= guard_reasons(trial, guards, faults, now=moment)
+    for trial in trials:
+        reasons |= guard_reasons(trial, guards, facts.unreadable, now=moment)
         for version in trial:
             if why := facts.why(version, guards):
                 reasons[version.path] = {**reasons.get(version.path, {}), **why}
-        warnings += guard_warnings(trial, guards, faults)
-    kept = _reasons_to_keep(versions, policy, guards, faults, reasons)
-    going = {v.path: _reason_to_delete(v, guards, facts) for v in versions}
+        warnings += guard_warnings(trial, guards, facts.unreadable)
+    kept = _reasons_to_keep(versions, policy, guards, facts.unreadable, reasons)
+    going = {version.path: _reason_to_delete(version, guards, facts) for version in versions}
     if policy.max_size_bytes is not None:
         warnings += _fit_budget(policy.max_size_bytes, versions, guards, kept, going)
     return Choice(versions, kept, going, unknown, warnings)
+
+
+def _check_named_for_deletion(
+    versions: Sequence[Version], trials: Iterable[Sequence[Version]], numbers: Iterable[int]
+) -> None:
+    """Raise NotFoundError for a number that no version has, UsageError for one that several of a location have."""
+    present = {version.version for version in versions}
+    for number in numbers:
+        if number not in present:
+            near = ", ".join(map(str, neighbours(number, present)))
+            hint = f"the nearest versions there: {near}" if near else None
+            raise NotFoundError(f"no version {number} to delete", hint=hint)
+    for trial in trials:
+        for number in numbers:
+            check_one(trial, number)
 
 
 def plan_of(choice: Choice, policy: Policy, guards: Guards, facts: Facts) -> PrunePlan:
@@ -490,14 +514,18 @@ def _fit_budget(
     going: dict[str, str],
 ) -> list[str]:
     """Keep, of the versions that nothing else keeps, those that fit; return a warning when the budget is too small."""
-    candidates = [
-        v for v in versions if not kept[v.path] and v.version not in guards.delete and v.state is State.COMPLETE
-    ]
-    kept_bytes = sum(v.size_bytes for v in versions if kept[v.path])
-    good = [v for v in candidates if v.is_good]
-    over = {v.path for v in fit(limit, kept_bytes, good)}
-    used = kept_bytes + sum(v.size_bytes for v in good if v.path not in over)  # before those that are damaged
-    over |= {v.path for v in fit(limit, used, [v for v in candidates if not v.is_good])}
+    candidates: list[Version] = []
+    kept_bytes = 0
+    for version in versions:
+        if kept[version.path]:
+            kept_bytes += version.size_bytes
+        elif version.state is State.COMPLETE and version.version not in guards.delete:
+            candidates.append(version)
+    good = [version for version in candidates if version.is_good]
+    damaged = [version for version in candidates if not version.is_good]
+    over = {version.path for version in fit(limit, kept_bytes, good)}
+    used = kept_bytes + sum(version.size_bytes for version in good if version.path not in over)
+    over |= {version.path for version in fit(limit, used, damaged)}  # these take what room the good ones leave
     for version in candidates:
         if version.path in over:
             going[version.path] = f"no rule keeps it, and the size budget of {size(limit)} is full"
