@@ -61,7 +61,7 @@ from edl_ckpt.core.state.paths import (
 from edl_ckpt.core.state.shard_note import with_mixture
 from edl_ckpt.core.state.verdicts import VerdictFiles
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore
-from edl_ckpt.core.storage.interface import Entry, Store, lists_marks
+from edl_ckpt.core.storage.interface import Entry, MarkedStore, Store, lists_marks
 from edl_ckpt.core.storage.location import as_url
 
 _BEGUN: Final = "{}: a command is publishing or deleting a version, or was killed while it did; if none is running: {}"
@@ -145,7 +145,6 @@ def _list_once(
     seals: bool | frozenset[int],
 ) -> tuple[Listing, list[Entry]]:
     """Return the versions of a location as one pass finds them, and what there is of our state."""
-    where = store.location
     seen = look(store, Interest(store)) if entries is None else Look(entries)
     entries = seen.entries
     bare = grouped(store, entries, fresh_after)
@@ -155,15 +154,13 @@ def _list_once(
     unknown = next((e.fault for e in entries if e.relative in {STATE_DIR, META_DIR} and e.fault), None)
     noted = {noted_version(entry.name) for entry in state if entry.parent == NOTES_DIR} - metadata.sealed
     versions = tuple(with_mixture(store, v) if v.version in noted else v for v in versions)
-    problems = (
-        *_unreadable(versions, entries),
-        *ownership.warnings(versions),
-        *([bare.record.fault] if bare.record and bare.record.fault else ()),
-        *unnumbered,
-        *metadata.problems,
-        *([_BEGUN.format(where, command("recover", str(where)))] if has_journal(state) else ()),
-        *(f"{v.ref}: {v.mixture}" for v in versions if v.mixture),
-    )
+    problems = [*_unreadable(versions, entries), *ownership.warnings(versions)]
+    if bare.record and bare.record.fault:
+        problems.append(bare.record.fault)
+    problems += [*unnumbered, *metadata.problems]
+    if has_journal(state):
+        problems.append(_BEGUN.format(store.location, command("recover", str(store.location))))
+    problems += (f"{version.ref}: {version.mixture}" for version in versions if version.mixture)
     described = with_metadata(store, versions, metadata, unknown, seals=seals)
     verified = VerdictFiles(store).of(described, [entry.name for entry in state if entry.parent == META_DIR])
     judged = with_doubts(
@@ -173,11 +170,11 @@ def _list_once(
         sealed=() if seals else metadata.sealed,
     )
     listing = Listing(
-        where,
+        store.location,
         judged,
         bare.foreign,
         metadata.modes,
-        problems,
+        tuple(problems),
         tuple(_interrupted_copies(store, state)),
         unknown.error() if unknown else metadata.fault,
         record=bare.record,
@@ -348,26 +345,37 @@ def _resolved(given: CheckpointRef, listings: _Listings, reporter: Reporter, *, 
     """Return the version that a reference names, and the listing that shows it; errors as `resolve`."""
     if alone := named_step(given) or named_file(given):
         return Resolved(alone, None)
-    ref, grace_seconds = _in_directory(given), listings.grace_seconds
-    if ref.version == "latest" and (above := _in_folder(ref.location, grace_seconds)):
+    ref = _in_directory(given)
+    wants_latest = ref.version == "latest"
+    if wants_latest and (above := _in_folder(ref.location, listings.grace_seconds)):
         return Resolved(above, None)
     named = given.location.split()[1] if split_version_dir(given.location) else None
     store = open_location(ref.location)
     entries: list[Entry] | None = None
-    if not listings.is_made(store) and lists_marks(store) and (entries := store.few(Interest(store))) is None:
-        fresh_after = time.time() - grace_seconds
-        choose = partial(pick, wanted=ref.version, named=named)
-        by_metadata = isinstance(ref.version, str) and ref.version != "latest"
-        if (found := one_of_many(store, choose, fresh_after, by_metadata=by_metadata)) is not None:
+    if not listings.is_made(store) and lists_marks(store):
+        entries = store.few(Interest(store))
+        found = None if entries is not None else _one_of_many(store, ref.version, named, listings.grace_seconds)
+        if found is not None:
             return Resolved(found, None)
     listing = listings.of(store, entries)
-    if not (listing.versions or listing.bound) and ref.version == "latest" and (alone := directory_alone(ref.location)):
-        return Resolved(alone, None)
-    if not (listing.versions or listing.bound) and (words := stranger(store, listing)):
-        raise UnsupportedError(words, path=ref.location.url, code="other-format")
-    if damaged and ref.version == "latest":
-        listing = replace(listing, versions=tuple(replace(v, verdict=None) for v in listing.versions))
+    if not (listing.versions or listing.bound):
+        if wants_latest and (alone := directory_alone(ref.location)):
+            return Resolved(alone, None)
+        if words := stranger(store, listing):
+            raise UnsupportedError(words, path=ref.location.url, code="other-format")
+    if damaged and wants_latest:
+        listing = replace(listing, versions=tuple(replace(version, verdict=None) for version in listing.versions))
     return Resolved(_picked(listing, ref.version, reporter, named), None if listing.bound else listing)
+
+
+def _one_of_many(store: MarkedStore, wanted: int | str, named: str | None, grace_seconds: float) -> Version | None:
+    """Return a version without a listing of all files; None where that does not tell which one is meant."""
+    return one_of_many(
+        store,
+        partial(pick, wanted=wanted, named=named),
+        time.time() - grace_seconds,
+        by_metadata=isinstance(wanted, str) and wanted != "latest",
+    )
 
 
 def _picked(listing: Listing, wanted: int | str, reporter: Reporter, named: str | None = None) -> Version:
@@ -376,10 +384,11 @@ def _picked(listing: Listing, wanted: int | str, reporter: Reporter, named: str 
         if version.fault and version.version != wanted:
             reporter.warn(f"{version.ref}: {version.why_unreadable}")
     chosen = pick(listing, wanted, named)
-    newer = [v for v in listing.versions if v.version > chosen.version]
-    for version in newer if wanted in {"latest", "verified"} else ():
-        if why := version.mixture or version.why_not_good:
-            reporter.warn(f"{version.ref} is passed over: {why}")
+    if wanted in {"latest", "verified"}:
+        for version in listing.versions:
+            why = version.mixture or version.why_not_good
+            if why and version.version > chosen.version:
+                reporter.warn(f"{version.ref} is passed over: {why}")
     if wanted == "latest":
         _warn_of_record(listing, chosen, reporter)
         for name, number in mistaken_for_newer(listing, chosen):
@@ -450,23 +459,30 @@ def pick(listing: Listing, wanted: int | str, named: str | None = None) -> Versi
     as `resolve`. A tag 'verified', which older releases allowed, comes first.
     """
     if isinstance(wanted, int):
-        found = [v for v in listing.versions if v.version == wanted]
-        found = [v for v in found if not v.uuid] or found  # a UUID tells the others apart
-        if named is not None:
-            found = [v for v in found if v.name == named] or found
-        check_one(found, wanted)
-        if found:
-            return found[0]
-        if begun := with_uuid(listing, str(wanted)):
-            return begun
-        if wanted in listing.replacing:
-            raise being_replaced(f"{listing.location}@{wanted}", listing.replacing[wanted])
-        raise _not_found(listing, f"no version {wanted}", wanted)
+        return _numbered(listing, wanted, named)
+    if wanted == "latest":
+        return _latest(listing)
     if wanted == "best" or wanted.startswith("best:"):
         return best_version(listing, wanted.partition(":")[2] or None)
-    if wanted == "verified" and not any("verified" in v.tags for v in listing.versions):
+    if wanted == "verified" and not any("verified" in version.tags for version in listing.versions):
         return _verified(listing)
-    return _latest(listing) if wanted == "latest" else _tagged(listing, wanted)
+    return _tagged(listing, wanted)
+
+
+def _numbered(listing: Listing, number: int, named: str | None) -> Version:
+    """Return the version with a number; `named` and the errors as in `pick`."""
+    found = [version for version in listing.versions if version.version == number]
+    found = [version for version in found if not version.uuid] or found  # a UUID tells the others apart
+    if named is not None:
+        found = [version for version in found if version.name == named] or found
+    check_one(found, number)
+    if found:
+        return found[0]
+    if begun := with_uuid(listing, str(number)):
+        return begun
+    if number in listing.replacing:
+        raise being_replaced(f"{listing.location}@{number}", listing.replacing[number])
+    raise _not_found(listing, f"no version {number}", number)
 
 
 def _latest(listing: Listing) -> Version:
@@ -619,9 +635,9 @@ def command_to_keep(tag: str, versions: Sequence[Version]) -> str:
 
 def _tagged(listing: Listing, tag: str) -> Version:
     """Return the version with a tag, or with this UUID; UsageError when several versions have it."""
-    found = [v for v in listing.versions if v.name == tag and not v.is_alone]
-    found = found or [v for v in listing.versions if tag in v.tags]
-    keys = dict.fromkeys(v.key for v in found)
+    found = [version for version in listing.versions if version.name == tag and not version.is_alone]
+    found = found or [version for version in listing.versions if tag in version.tags]
+    keys = dict.fromkeys(version.key for version in found)
     if len(keys) > 1:
         raise UsageError(
             f"{len(keys)} versions have the tag {tag!r}: {', '.join(map(str, keys))}",
@@ -632,15 +648,23 @@ def _tagged(listing: Listing, tag: str) -> Version:
         return found[0] if len(found) == 1 else pick(listing, found[0].version)
     if begun := with_uuid(listing, tag):
         return begun
-    tags = {t for v in listing.versions for t in v.tags}
-    metrics = {f"best:{name}" for v in listing.versions for name in v.metrics}
-    words = closest(tag, {*tags, *metrics, "latest", "verified", "best"})
+    raise _unknown_tag(listing, tag)
+
+
+def _unknown_tag(listing: Listing, tag: str) -> NotFoundError:
+    """Return the error of a word that is no tag and no name of a version, with what was perhaps meant."""
+    message = f"no version or tag {tag!r}"
     if ours := _OTHER_WORDS.get(tag.lower()):
-        raise NotFoundError(f"no version or tag {tag!r}", path=listing.location.url, hint=f"did you mean {ours}?")
+        return NotFoundError(message, path=listing.location.url, hint=f"did you mean {ours}?")
+    tags: set[str] = set()
+    metrics: set[str] = set()
+    for version in listing.versions:
+        tags.update(version.tags)
+        metrics.update(f"best:{name}" for name in version.metrics)
+    words = closest(tag, {*tags, *metrics, "latest", "verified", "best"})
     if words or tags:
-        hint = meant(tag, words or tags, "tags")
-        raise NotFoundError(f"no version or tag {tag!r}", path=listing.location.url, hint=hint)
-    raise _not_found(listing, f"no version or tag {tag!r}")
+        return NotFoundError(message, path=listing.location.url, hint=meant(tag, words or tags, "tags"))
+    return _not_found(listing, message)
 
 
 def _not_found(listing: Listing, message: str, wanted: int | None = None) -> NotFoundError:

@@ -7,7 +7,7 @@ that is chosen everything is listed. Only if it is complete, and nothing is unus
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from edl_ckpt.core.base.errors import (
     IncompleteError,
@@ -29,7 +29,7 @@ from edl_ckpt.core.state.paths import (
     noted_version,
 )
 from edl_ckpt.core.state.verdicts import VerdictFiles
-from edl_ckpt.core.storage.interface import MarkedStore
+from edl_ckpt.core.storage.interface import Entry, MarkedStore
 
 Choose = Callable[[Listing], Version]
 """Returns one version of a listing, or raises the error that there is no such version."""
@@ -54,17 +54,20 @@ def one_of_many(store: MarkedStore, choose: Choose, fresh_after: float, *, by_me
     except (NotFoundError, IncompleteError, UsageError):  # the whole listing says why
         return None
     listed = look_at(store, chosen.path.removeprefix(store.path("")), fresh_after)
-    # Notes of servers may show two runs, which the whole listing tells.
-    noted = {noted_version(entry.name) for entry in state if entry.parent == NOTES_DIR}
-    if listed is None or listed.state is not State.COMPLETE or listed.version in noted:
+    if listed is None or listed.state is not State.COMPLETE or _has_notes(listed, state):
         return None
     if not by_metadata:
-        metadata = listed_metadata(store, [e for e in state if metadata_owner(e.name) == listed.version])
+        metadata = listed_metadata(store, [entry for entry in state if metadata_owner(entry.name) == listed.version])
     described = with_metadata(store, [listed], metadata)
-    version = VerdictFiles(store).of(described, [entry.name for entry in state if entry.parent == META_DIR])[0]
+    (version,) = VerdictFiles(store).of(described, [entry.name for entry in state if entry.parent == META_DIR])
     if needs_evidence(version) and not version.fingerprint:  # the versions before it tell
         return None
     return None if version.seal_fault or version.damage else version
+
+
+def _has_notes(version: Version, state: Iterable[Entry]) -> bool:
+    """Return True where servers left notes on a version: they may show two runs, which the whole listing tells."""
+    return any(entry.parent == NOTES_DIR and noted_version(entry.name) == version.version for entry in state)
 
 
 def _directories(store: MarkedStore) -> tuple[Version, ...] | None:
@@ -72,7 +75,7 @@ def _directories(store: MarkedStore) -> tuple[Version, ...] | None:
     first = store.level("", 1)
     if not first.is_whole and not any(map(version_named, first.names)):
         return None
-    versions = []
+    versions: list[Version] = []
     for name in first.names if first.is_whole else store.names(""):
         named = version_named(name)
         if named is None:

@@ -64,27 +64,36 @@ class SmallReads:
         keys = [_key(entry, digest) for entry, digest in wanted]
         path = _file_of(self._store, code_revision(tuple(sorted({digest.__module__ for _, digest in wanted}))))
         remembered = _load(path) if path else {}
-        known = {} if again else {key: remembered[key] for key in keys if key in remembered}
-        unknown = {key: pair for key, pair in zip(keys, wanted, strict=True) if key not in known}
-        made = dict(zip(unknown, self._make([*unknown.values()]), strict=True))
+        known: dict[str, Any] = {}
+        unknown: dict[str, tuple[Entry, Digest]] = {}
+        for key, pair in zip(keys, wanted, strict=True):
+            if key in remembered and not again:
+                known[key] = remembered[key]
+            else:
+                unknown[key] = pair
+        made = dict(zip(unknown, self._make(list(unknown.values())), strict=True))
         if path and made:
+            facts = {key: made[key] for key, (entry, _) in unknown.items() if _is_fact(made[key], entry)}
             # A second look is one at some files of the listing, so it forgets no others.
             others = {key: value for key, value in remembered.items() if key not in made} if again else known
-            _save(path, others | {key: made[key] for key, (entry, _) in unknown.items() if _is_fact(made[key], entry)})
+            _save(path, others | facts)
         found = known | made
         return [_value(found[key], entry) for key, (entry, _) in zip(keys, wanted, strict=True)]
 
     def _make(self, wanted: list[tuple[Entry, Digest]]) -> list[Any]:
-        near = not self._store.properties.round_trips
-        if near and cache_directory() and len(wanted) >= _IN_PROCESSES and (os.cpu_count() or 1) > 1:
-            begun = time.process_time()
-            first = [_digest(self._store, pair) for pair in wanted[:_FIRST]]
-            rest = wanted[_FIRST:]
-            if (time.process_time() - begun) / _FIRST * len(rest) > _START_SECONDS:
-                with suppress(OSError):
-                    return first + _in_processes(self._store, rest)
-            return first + [_digest(self._store, pair) for pair in rest]
-        return list(run_parallel(partial(_digest, self._store), wanted, 1 if near else REMOTE_WORKERS))
+        digest = partial(_digest, self._store)
+        if self._store.properties.round_trips:
+            return list(run_parallel(digest, wanted, REMOTE_WORKERS))
+        if not cache_directory() or len(wanted) < _IN_PROCESSES or (os.cpu_count() or 1) == 1:
+            return [digest(pair) for pair in wanted]
+        begun = time.process_time()
+        first = [digest(pair) for pair in wanted[:_FIRST]]
+        remaining = wanted[_FIRST:]
+        seconds_each = (time.process_time() - begun) / _FIRST
+        if seconds_each * len(remaining) > _START_SECONDS:
+            with suppress(OSError):
+                return first + _in_processes(self._store, remaining)
+        return first + [digest(pair) for pair in remaining]
 
 
 def _is_fact(made: Any, entry: Entry) -> bool:
@@ -100,8 +109,9 @@ def _in_processes(store: Store, wanted: list[tuple[Entry, Digest]]) -> list[Any]
     # Not fork: a client of S3 in this process would share its connections.
     with ProcessPoolExecutor(workers - 1, multiprocessing.get_context("forkserver")) as pool:
         share = -(-len(wanted) // workers)
-        rest = pool.map(partial(_digest, store), wanted[share:], chunksize=share)
-        return [*[_digest(store, pair) for pair in wanted[:share]], *rest]
+        elsewhere = pool.map(partial(_digest, store), wanted[share:], chunksize=share)
+        here = [_digest(store, pair) for pair in wanted[:share]]
+        return [*here, *elsewhere]
 
 
 def _digest(store: Store, pair: tuple[Entry, Digest]) -> Any:
@@ -111,7 +121,7 @@ def _digest(store: Store, pair: tuple[Entry, Digest]) -> Any:
         with _opened(store, entry) as file, hostile_bytes(entry.path):
             return {"is": digest(file)}
     except (CorruptError, UnsupportedError) as error:
-        kind = next(one.__name__ for one in type(error).__mro__ if one.__name__ in _ERRORS)
+        kind = next(base.__name__ for base in type(error).__mro__ if base.__name__ in _ERRORS)
         return {"error": kind, "message": error.message, "offset": error.offset}
     except EdlCkptError as error:
         return {"fault": Fault.of(error, entry.path)}
@@ -185,14 +195,19 @@ def _load(path: str) -> dict[str, Any]:
     with suppress(OSError, ValueError, RecursionError):
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would block
         with open(fd, "rb") as file:
-            head, _, text = (
-                file.read(_MOST_BYTES).partition(b"\n") if stat.S_ISREG(os.fstat(fd).st_mode) else (b"",) * 3
-            )
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return {}
+            head, _, text = file.read(_MOST_BYTES).partition(b"\n")
         if head == _head(text):
             digests = json.loads(text)
-            if isinstance(digests, dict) and all(isinstance(one, dict) and "is" in one for one in digests.values()):
+            if isinstance(digests, dict) and all(map(_is_remembered, digests.values())):
                 return digests
     return {}
+
+
+def _is_remembered(made: object) -> bool:
+    """Return True for what `_digest` returns of a file that it could read."""
+    return isinstance(made, dict) and "is" in made
 
 
 def _head(text: bytes) -> bytes:

@@ -76,14 +76,17 @@ class Settling:
     def _pause(self, listing: Listing, state: Sequence[Entry]) -> float | None:
         """Return how long to wait for the next listing, in seconds; None when this one can be relied on."""
         self._replacing = {}
-        doubtful = {base_name(v.path): _shape(v) for v in listing.versions if v.state in DOUBTFUL or v.seal_fault}
-        before, self._changed = self._changed, self._root_time()
-        moved = bool(state) and (before != self._changed or 0 <= time.time_ns() - before < _TICK_NS)
-        if not (has_journal(state) or moved or (doubtful and state)):
+        doubtful: dict[str, tuple[object, ...]] = {}
+        for version in listing.versions:
+            if version.state in DOUBTFUL or version.seal_fault:
+                doubtful[base_name(version.path)] = _shape(version)
+        has_moved = self._has_moved(state)
+        if not (has_journal(state) or has_moved or (doubtful and state)):
             return None
-        present = {base_name(v.path) for v in listing.versions}
-        at_work = replacements_at_work(self._store)
-        self._replacing = {d: swap for d, swap in at_work if d in doubtful or d not in present}
+        present = {base_name(version.path) for version in listing.versions}
+        for directory, swap in replacements_at_work(self._store):
+            if directory in doubtful or directory not in present:
+                self._replacing[directory] = swap
         if self._replacing:
             if time.monotonic() >= self._deadline:
                 return None
@@ -91,21 +94,27 @@ class Settling:
         self._listings += 1
         unchanged = doubtful == self._seen
         self._seen = doubtful
-        if self._listings > _LISTINGS or (unchanged and not moved):
+        if self._listings > _LISTINGS or (unchanged and not has_moved):
             return None
-        return _TICK_NS / 1e9 if moved else 0.0
+        return _TICK_NS / 1e9 if has_moved else 0.0
+
+    def _has_moved(self, state: Sequence[Entry]) -> bool:
+        """Return True where names in the location may have changed during the listing, by a command of ours."""
+        before = self._changed
+        self._changed = self._root_time()
+        return bool(state) and (before != self._changed or 0 <= time.time_ns() - before < _TICK_NS)
 
     def marked(self, listing: Listing) -> Listing:
         """Return a listing in which the versions that are still being replaced say by whom."""
         if not self._replacing:
             return listing
-        versions = tuple(
-            replace(v, replaced_by=self._replacing[base_name(v.path)][1]) if base_name(v.path) in self._replacing else v
-            for v in listing.versions
-        )
+        versions: list[Version] = []
+        for version in listing.versions:
+            swap = self._replacing.get(base_name(version.path))
+            versions.append(version if swap is None else replace(version, replaced_by=swap[1]))
         numbers = dict(self._replacing.values())
-        problems = tuple(f"{listing.location}@{n}: {owner} is replacing it" for n, owner in sorted(numbers.items()))
-        return replace(listing, versions=versions, replacing=numbers, problems=(*listing.problems, *problems))
+        problems = [f"{listing.location}@{n}: {owner} is replacing it" for n, owner in sorted(numbers.items())]
+        return replace(listing, versions=tuple(versions), replacing=numbers, problems=(*listing.problems, *problems))
 
 
 def _shape(version: Version) -> tuple[object, ...]:
@@ -127,16 +136,28 @@ def staged_paths(store: LocalStore | ObjectStore) -> Iterator[str]:
 def replacements_at_work(store: LocalStore | ObjectStore) -> Iterator[tuple[str, tuple[int, str]]]:
     """Yield the directories of versions that a living process is replacing, with number and process."""
     journals = [(stage, document) for stage in _stages(store) if (document := _read(store, f"{stage}/{JOURNAL}"))]
-    remote = bool(journals) and not store.properties.rename  # there the holder of the lock writes all of them
-    holders = open_lock(store, "list", SILENT).holders() if remote else ()
-    holder = next((h.owner for h in holders if h.is_alive and not is_me(h.owner)), {})
+    if not journals:
+        return
+    holder: Mapping[str, Any] = {}
+    if not store.properties.rename:
+        holder = _living_holder(store)  # it writes all of them there
     for stage, document in journals:
         owner = _process_in(store, stage) if store.properties.rename else holder
         rows = document.get("deletions")  # of many versions together, or it is of one
         for row in rows if isinstance(rows, list) else [document]:
-            directory, number = (row.get("directory"), row.get("version")) if isinstance(row, dict) else (None, None)
-            if owner and isinstance(directory, str) and isinstance(number, int):
+            if not owner or not isinstance(row, dict):
+                continue
+            directory, number = row.get("directory"), row.get("version")
+            if isinstance(directory, str) and isinstance(number, int):
                 yield directory, (number, format_owner(owner))
+
+
+def _living_holder(store: LocalStore | ObjectStore) -> Mapping[str, Any]:
+    """Return the other process that holds the lock; {} for none."""
+    for holder in open_lock(store, "list", SILENT).holders():
+        if holder.is_alive and not is_me(holder.owner):
+            return holder.owner
+    return {}
 
 
 def _stages(store: LocalStore | ObjectStore) -> list[str]:
