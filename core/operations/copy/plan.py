@@ -8,7 +8,7 @@ are mixed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from edl_ckpt.core.base.errors import NotFoundError, UsageError
@@ -90,26 +90,39 @@ def plan_copy(versions: Sequence[VersionLike], target: LocationLike, *, force: b
 
     Raises UsageError when the target is the location of a version, NotFoundError when it is no directory.
     """
-    where, given = Location.of(target), [as_version(version) for version in several(versions, "versions")]
+    where = Location.of(target)
+    given = [as_version(version) for version in several(versions, "versions")]
     for version in given:
         if version.location.is_same_place(where):
             raise UsageError("a copy goes to another location", path=where.url)
     existing = _list_target(where).versions
     store = open_store(where)
     # An unreadable one may be complete: it fails, so that nobody takes the copy for a whole backup.
-    wanted = [v for v in given if v.state in {State.COMPLETE, State.UNREADABLE} or len(given) == 1]
-    warnings = [f"{v.ref}: {v.state}, so not copied" for v in given if v not in wanted]
-    warnings += [f"{v.ref}: {v.damage}; it is copied as it is" for v in wanted if v.damage]
+    is_wanted = {State.COMPLETE, State.UNREADABLE}
+    wanted = [version for version in given if version.state in is_wanted or len(given) == 1]
+    warnings = [f"{version.ref}: {version.state}, so not copied" for version in given if version not in wanted]
+    warnings += [f"{version.ref}: {version.damage}; it is copied as it is" for version in wanted if version.damage]
     entries: list[CopyEntry] = []
-    beside = layouts_among([base_name(v.path) for v in existing if v.has_only_shards])
-    beside |= {v.layout for v in existing if not v.has_only_shards}
+    beside = _layouts_at(existing)
     for version in wanted:
-        there = [e for e in existing if e.key == version.key_of_copies]
+        there = [other for other in existing if other.key == version.key_of_copies]
         entry = _doubtful(version, where, there, force=force) or _entry(version, where, there, store, beside)
         entries.append(entry)
         if not entry.refused:
             beside |= layouts_of_copy(version)
     return CopyPlan(where, tuple(entries), tuple(warnings), force)
+
+
+def _layouts_at(existing: Iterable[Version]) -> frozenset[Layout]:
+    """Return the layouts that a location has: where there are only shards, all that their names may be of."""
+    names: list[str] = []
+    layouts: set[Layout] = set()
+    for version in existing:
+        if version.has_only_shards:
+            names.append(base_name(version.path))
+        else:
+            layouts.add(version.layout)
+    return layouts_among(names) | layouts
 
 
 def layouts_of_copy(version: Version) -> frozenset[Layout]:
@@ -137,18 +150,33 @@ def _list_target(where: Location) -> Listing:
 
 def _doubtful(version: Version, target: Location, existing: Sequence[Version], *, force: bool) -> CopyEntry | None:
     """Return the refusal of a version whose seal, or whose twin's seal at the target, does not match its files."""
-    wrong = next((v for v in (version, *existing[:1]) if (v.seal_fault or v.is_newer) and not v.fault), None)
-    if wrong is None or force:
+    if force:
         return None
-    where = "" if wrong is version else "is there, and "
-    why = f"{where}{wrong.seal_warning or wrong.metadata_fault}"
-    return CopyEntry(version, f"{target}@{version.key_of_copies}", refused=True, why=why, doubtful=wrong)
+    for copy in (version, *existing[:1]):
+        if (copy.seal_fault or copy.is_newer) and not copy.fault:
+            where = "" if copy is version else "is there, and "
+            why = f"{where}{copy.seal_warning or copy.metadata_fault}"
+            return CopyEntry(version, f"{target}@{version.key_of_copies}", refused=True, why=why, doubtful=copy)
+    return None
 
 
 def _entry(
     version: Version, target: Location, existing: Sequence[Version], store: Store, beside: frozenset[Layout]
 ) -> CopyEntry:
     to = f"{target}@{version.key_of_copies}"
+    refusal = _refusal(version, target, to)
+    if refusal is not None:
+        return refusal
+    if not existing:
+        return _beside_others(version, to, beside)
+    there = existing[0]
+    if there.state is not State.COMPLETE or not there.fingerprint:
+        return _unsealed_entry(version, to, there, store)
+    return _sealed_entry(version, to, there, store)
+
+
+def _refusal(version: Version, target: Location, to: str) -> CopyEntry | None:
+    """Return the entry of a version that can be copied nowhere, by what it is; None for any other."""
     if version.fault:
         return CopyEntry(version, to, refused=True, why=version.why_unreadable)
     if version.uuid and version.number is None:
@@ -159,16 +187,17 @@ def _entry(
         return CopyEntry(version, to, refused=True, why=f"{what} cannot be copied", hint=_instead(version, target))
     if unsafe := [name for name in version.sizes if not is_inside(name)]:
         return CopyEntry(version, to, refused=True, why=f"no file can have the name {unsafe[0]!r} in a copy")
-    if not existing:
-        return _beside_others(version, to, beside)
-    there = existing[0]
-    if there.state is not State.COMPLETE or not there.fingerprint:
-        return _unsealed_entry(version, to, there, store)
+    return None
+
+
+def _sealed_entry(version: Version, to: str, there: Version, store: Store) -> CopyEntry:
+    """Return the entry of a version that is at the target, complete and sealed."""
     seal = read_seal(store, there.key)
-    if version.fingerprint and seal is not None and _has_files_of(there, seal, version, store):
-        return CopyEntry(version, to, skipped=True, why="is there, sealed with the same files")
-    if not version.fingerprint and seal is not None and seal.origin == version.files_digest:
-        return CopyEntry(version, to, skipped=True, why="was copied from these very files")
+    if seal is not None:
+        if version.fingerprint and _has_files_of(there, seal, version, store):
+            return CopyEntry(version, to, skipped=True, why="is there, sealed with the same files")
+        if not version.fingerprint and seal.origin == version.files_digest:
+            return CopyEntry(version, to, skipped=True, why="was copied from these very files")
     same = "the same content in other files" if version.fingerprint == there.fingerprint else "other content"
     return CopyEntry(version, to, refused=True, why=f"exists there already with {same}")
 
@@ -198,7 +227,9 @@ def _bounds(chunks: Sequence[Chunk]) -> list[tuple[int, int]]:
 
 def _beside_others(version: Version, to: str, beside: frozenset[Layout]) -> CopyEntry:
     """Return the entry of a version that is not at the target: refused beside versions that it must not lie beside."""
-    others = {other for layout in layouts_of_copy(version) for other in apart(layout, beside)}
+    others: set[Layout] = set()
+    for layout in layouts_of_copy(version):
+        others.update(apart(layout, beside))
     if not others:
         return CopyEntry(version, to, beside=beside)
     names = " and ".join(sorted({layout.name for layout in others}))

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.base.job import FunctionWork
+from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.packing import together
 from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.base.progress import WARNINGS, Reporter, expect
@@ -66,37 +66,60 @@ def diff_versions(
     >>> diff.equal, [(table.name, table.status) for table in diff.tables]
     (False, [('user', 'changed')])
     """
-    a, b, options = as_version(a), as_version(b), RowOptions(tolerance, top, rows, part_bytes)
+    a, b = as_version(a), as_version(b)
+    options = RowOptions(tolerance, top, rows, part_bytes)
     job = job_of(executor, [a, b], workers=workers, reporter=reporter)
-    with open_checkpoint(a) as one, open_checkpoint(b) as opened:
-        two = opened if names is None else paired(one, opened, names)
-        both = BothOpened(one, two)
-        total = value_bytes(one) + value_bytes(two)
+    with open_checkpoint(a) as opened_a, open_checkpoint(b) as opened_b:
+        renamed_b = opened_b if names is None else paired(opened_a, opened_b, names)
+        both = BothOpened(opened_a, renamed_b)
+        total = sum(map(value_bytes, both))
         expect(reporter, 2 * total)  # tables that differ are read again
         reporter.start("fingerprints", total)
-        first, second = (fingerprint(each, job) for each in both)
-        apart = _other_records(one, two)
-        variables = sorted({*one.variable_names, *two.variable_names} - apart)
-        items = sorted({*one.item_names, *two.item_names}.difference(variables))
-        sizes = {v.name: v.size_bytes for each in both for shard in each.shards for v in shard.variables}
+        first, second = (fingerprint(checkpoint, job) for checkpoint in both)
+        apart = _other_records(*both)
+        variables = sorted({*opened_a.variable_names, *renamed_b.variable_names} - apart)
+        items = sorted({*opened_a.item_names, *renamed_b.item_names}.difference(variables))
         changed = [name for name in variables if first.variables.get(name) != second.variables.get(name)]
         changed_items = {name for name in items if first.variables.get(name) != second.variables.get(name)}
-        limit = max(job.executor.task_bytes(sum(sizes[name] for name in changed)), _LEAST_TASK_BYTES)
-        some = together(((name, sizes[name]) for name in changed), limit, most=_VARIABLES_AT_ONCE)
-        work = FunctionWork(BothValue.of(both), partial(_diff_variables, options=options))
-        with job.silent().run(work, both, some) as results:
-            found = {each.name: each for diffs in results for each in diffs}
+        found = _diff_changed(both, changed, options, job)
         dense = tuple(found.get(name) or DenseDiff(name, "equal", 0.0, 0.0, 0.0) for name in variables)
         of_items = tuple(diff_item(*both, name, same=name not in changed_items) for name in items)
         same = {name for name, digest in first.tables.items() if second.tables.get(name) == digest}
         tables = diff_tables(both, same, options, job)
-        metadata = _differing_notes(one, two)
-        one.check_unchanged()
-        two.check_unchanged()
-    states = [*(v.status for v in dense), *(t.status for t in tables), *(item.status for item in of_items)]
-    equal = all(state == "equal" for state in states)
-    facts = equal, tolerance, dense, tables, first.text, second.text, of_items, metadata, tuple(sorted(apart))
-    return DiffResult(a.ref, b.ref, *facts)
+        metadata = _differing_notes(*both)
+        for checkpoint in both:
+            checkpoint.check_unchanged()
+    states = [*(diff.status for diff in dense), *(diff.status for diff in tables), *(diff.status for diff in of_items)]
+    return DiffResult(
+        a.ref,
+        b.ref,
+        all(state == "equal" for state in states),
+        tolerance,
+        dense,
+        tables,
+        first.text,
+        second.text,
+        of_items,
+        metadata,
+        tuple(sorted(apart)),
+    )
+
+
+def _diff_changed(both: BothOpened, changed: Sequence[str], options: RowOptions, job: Job) -> dict[str, DenseDiff]:
+    """Return the differences of the variables whose digests differ, by name; several small ones make one task."""
+    sizes: dict[str, int] = {}
+    for checkpoint in both:
+        for shard in checkpoint.shards:
+            sizes.update((variable.name, variable.size_bytes) for variable in shard.variables)
+    task_bytes = job.executor.task_bytes(sum(sizes[name] for name in changed))
+    limit = max(task_bytes, _LEAST_TASK_BYTES)
+    tasks = together(((name, sizes[name]) for name in changed), limit, most=_VARIABLES_AT_ONCE)
+    work = FunctionWork(BothValue.of(both), partial(_diff_variables, options=options))
+    found: dict[str, DenseDiff] = {}
+    with job.silent().run(work, both, tasks) as results:
+        for diffs in results:
+            found.update((diff.name, diff) for diff in diffs)
+    return found
 
 
 def _other_records(one: Checkpoint, two: Checkpoint) -> set[str]:

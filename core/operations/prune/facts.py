@@ -106,35 +106,46 @@ class Facts:
 
     def why(self, version: Version, guards: Guards) -> Why:
         """Return why a version must not be deleted, for what is in it or leads into it."""
-        path, is_named = version.path, version.version in guards.delete
+        path = version.path
+        is_named = version.version in guards.delete
         why: dict[str, tuple[str, ...]] = {}
         for ref, name in self.needed.get(path, {}).items():
             why[f"needed by {ref}: {escaped(name)}"] = ()
         if version.location.local_path is not None:
             why |= dict.fromkeys(self.doubtful[:_SHOWN], ())
-        for name in () if guards.ignore_pointers else self.named.get(path, ()):
-            why[f"named by {escaped(name)}"] = (IGNORE_POINTERS,)
-        if version.location in self.unread and not guards.ignore_pointers:
-            why[self.unread[version.location]] = (IGNORE_POINTERS,)
+        if not guards.ignore_pointers:
+            why |= self._pointers_to(version)
         if version.whole_part and not is_named:
-            why[f"its part of {version.whole_part} is whole, and names alone say that more belongs to it"] = (
-                "--delete",
-                str(version.key),
-            )
+            reason = f"its part of {version.whole_part} is whole, and names alone say that more belongs to it"
+            why[reason] = ("--delete", str(version.key))
         known = self.held.get(path)
         if known is not None and known.mounts:
             places = abridged((escaped(place) or "the directory itself" for place in known.mounts), _SHOWN)
             why[f"a file system is mounted in it: {places}"] = ()
         if path in self.unlisted and version.state is not State.UNREADABLE:
             why[f"what is in it cannot be listed now: {self.unlisted[path]}"] = ()
-        is_protected = version.state is State.UNREADABLE and not is_named  # what it is cannot be said now
-        if path in self.foreign and not is_protected and not (is_named and guards.with_foreign):
-            content = f"foreign content: {self.foreign[path].shown}"
-            if is_named:
-                why[content] = (WITH_FOREIGN,)
-            else:
-                why[f"{content} (--delete {version.key} {WITH_FOREIGN})"] = ("--delete", str(version.key), WITH_FOREIGN)
+        if path in self.foreign:
+            why |= self._foreign_content(version, guards, is_named=is_named)
         return why
+
+    def _pointers_to(self, version: Version) -> dict[str, tuple[str, ...]]:
+        """Return a reason for each file or link that names a version, or may name it."""
+        why: dict[str, tuple[str, ...]] = {}
+        for name in self.named.get(version.path, ()):
+            why[f"named by {escaped(name)}"] = (IGNORE_POINTERS,)
+        if version.location in self.unread:
+            why[self.unread[version.location]] = (IGNORE_POINTERS,)
+        return why
+
+    def _foreign_content(self, version: Version, guards: Guards, *, is_named: bool) -> dict[str, tuple[str, ...]]:
+        """Return the reason that files of others in its directory give, unless they may go with a named version."""
+        content = f"foreign content: {self.foreign[version.path].shown}"
+        number = str(version.key)
+        if is_named:
+            return {} if guards.with_foreign else {content: (WITH_FOREIGN,)}
+        if version.state is State.UNREADABLE:  # what it is cannot be said now
+            return {}
+        return {f"{content} (--delete {number} {WITH_FOREIGN})": ("--delete", number, WITH_FOREIGN)}
 
 
 NO_FACTS: Final = Facts()

@@ -227,7 +227,9 @@ def _has_newer_note(store: Store, number: int) -> bool:
 def guarded(ref: str, why: Why, *others: Why) -> RefusedError:
     """Return the error for a version that must not be deleted; its hint has the options that would delete all."""
     hint = None
-    given = [option for each in (why, *others) for option in each.values()]
+    given: list[tuple[str, ...]] = []
+    for reasons in (why, *others):
+        given += reasons.values()
     if all(given):
         options = {option[:1] if "--grace" in option else option: shlex.join(option) for option in given}
         sure = "if no process is writing it" if ("--grace",) in options else "to delete it all the same"
@@ -245,10 +247,14 @@ def looked_at(
     """
     listed = prunable(versions)
     places = {version.location for version in listed if version.state is State.INCOMPLETE}
-    staged = {path for place in places for path in staged_paths(open_store(place))}
-    writing = [v.state is State.INCOMPLETE and v.path in staged for v in listed]
-    listed = [replace(v, state=State.WRITING) if now else v for v, now in zip(listed, writing, strict=True)]
-    return listed, find_unreadable(listed, errors)
+    staged: set[str] = set()
+    for place in places:
+        staged.update(staged_paths(open_store(place)))
+    looked: list[Version] = []
+    for version in listed:
+        is_saved_now = version.state is State.INCOMPLETE and version.path in staged
+        looked.append(replace(version, state=State.WRITING) if is_saved_now else version)
+    return looked, find_unreadable(looked, errors)
 
 
 def _against_the_newest(

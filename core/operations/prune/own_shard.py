@@ -77,24 +77,30 @@ def doomed_shards(
 ) -> Iterator[tuple[Version, str | None]]:
     """Yield the versions that lose a shard, with its path; None stands for one that is an empty directory."""
     versions = [version for version in prunable(versions) if version.is_elasticdl]
-    long_ago = time.time() - GRACE_SECONDS
     for version in versions:
-        is_empty = not (version.shards or version.extra or version.fault or version.linked)
-        if is_empty and version.modified < long_ago:
+        if _is_left_empty(version):
             yield version, None
     servers = _shards_of_servers(versions, ps_id, ps_num, leftovers=leftovers)
     if all(len(shards) <= keep for shards in servers.values()):
         return
     unreadable = find_unreadable(versions)
-    newest = max((v.version for v in versions if is_good(v, unreadable)), default=-1)
-    kept = set[str]()
+    newest = max((version.version for version in versions if is_good(version, unreadable)), default=-1)
+    staying = set[str]()
     for server, shards in servers.items():
+        too_many = max(len(shards) - keep, 0)
         for place, (version, path) in enumerate(shards):
-            is_old = place < len(shards) - keep and version.version < newest
-            if is_old and not version.tags and not version.metadata_fault and version.path not in kept:
+            is_old = place < too_many and version.version < newest
+            is_protected = bool(version.tags or version.metadata_fault) or version.path in staying
+            if is_old and not is_protected:
                 yield version, path
             elif server == ps_id:
-                kept.add(version.path)
+                staying.add(version.path)
+
+
+def _is_left_empty(version: Version) -> bool:
+    """Return True for the directory of a version without anything in it, which a killed server left."""
+    is_empty = not (version.shards or version.extra or version.fault or version.linked)
+    return is_empty and version.modified < time.time() - GRACE_SECONDS
 
 
 def _shards_of_servers(
