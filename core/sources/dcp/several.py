@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple
@@ -86,9 +86,12 @@ class SeveralLayouts:
 
     def literals(self, sums: Mapping[tuple[str, int], int]) -> Iterator[tuple[str, int, bytes]]:
         """Yield what stands around values, given the CRC-32 of each slab."""
+        by_folder: dict[str, dict[tuple[str, int], int]] = {folder: {} for folder in self.layouts}
+        for (key, slab), crc in sums.items():
+            home = self.homes[key]
+            by_folder[home.folder][home.key, slab] = crc
         for folder, layout in self.layouts.items():
-            homes = ((self.homes[key], slab, crc) for (key, slab), crc in sums.items())
-            yield from layout.literals({(home.key, slab): crc for home, slab, crc in homes if home.folder == folder})
+            yield from layout.literals(by_folder[folder])
 
 
 def lay_out_several(
@@ -104,26 +107,41 @@ def lay_out_several(
     `items` and `variables` are as for `lay_out`, by the new names. An index whose tensors are all left out is not
     written. Raises UsageError for names that would be others when they are read.
     """
-    folders = {indexes.homes[sources[array.key]].folder for array in arrays}
-    if len(folders) == 1:  # names of an index alone are as they are
-        (folder,) = folders
-        homes = {array.key: Home(folder, array.key) for array in arrays}
-    else:
-        homes = {array.key: indexes.renamed(sources[array.key], array.key) for array in arrays}
+    homes = _homes(indexes, arrays, sources)
+    by_folder: dict[str, list[Array]] = {}
+    for array in arrays:
+        by_folder.setdefault(homes[array.key].folder, []).append(array)
     layouts: dict[str, DcpLayout] = {}
     for folder, root in indexes.roots.items():
-        own = [array for array in arrays if homes[array.key].folder == folder]
+        own = by_folder.get(folder, [])
         if own or len(indexes.roots) == 1:
             layouts[folder] = lay_out(
                 [replace(array, key=homes[array.key].key) for array in own],
                 folder=folder,
-                items={homes[a.key].key: items[a.key] for a in own if a.key in items},
+                items={homes[array.key].key: items[array.key] for array in own if array.key in items},
                 paths=metadata.paths(root),
                 variables=[homes[array.key].key for array in own if array.key in variables],
             )
-    keys = {folder: [home.key for home in homes.values() if home.folder == folder] for folder in layouts}
-    shown = {Home(folder, key): name for folder, names in shown_names(keys).items() for key, name in names.items()}
-    for name, home in homes.items():
-        if shown[home] != name:
-            raise UsageError(f"{name!r} would be read as {shown[home]!r}", hint="keep or drop it in all directories")
+    _check_names(homes, layouts)
     return SeveralLayouts(layouts, homes)
+
+
+def _homes(indexes: StepIndexes, arrays: Sequence[Array], sources: Mapping[str, str]) -> dict[str, Home]:
+    """Return the index of each array, and its name there; names of an index alone are as they are."""
+    folders = {indexes.homes[sources[array.key]].folder for array in arrays}
+    if len(folders) == 1:
+        (folder,) = folders
+        return {array.key: Home(folder, array.key) for array in arrays}
+    return {array.key: indexes.renamed(sources[array.key], array.key) for array in arrays}
+
+
+def _check_names(homes: Mapping[str, Home], folders: Iterable[str]) -> None:
+    """Raise UsageError for a name that would be another one when it is read from these indexes."""
+    keys: dict[str, list[str]] = {folder: [] for folder in folders}
+    for home in homes.values():
+        keys[home.folder].append(home.key)
+    shown = shown_names(keys)
+    for name, home in homes.items():
+        shown_name = shown[home.folder][home.key]
+        if shown_name != name:
+            raise UsageError(f"{name!r} would be read as {shown_name!r}", hint="keep or drop it in all directories")

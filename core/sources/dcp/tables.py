@@ -152,23 +152,30 @@ def _alike(name: str, by_end: Mapping[tuple[str, ...], Sequence[str]]) -> list[s
 
 def _add_group(roles: Sequence[_Role]) -> None:
     """Add a table and its companions; by raw ids where the job kept them, else by row numbers."""
-    of_ids = {role.info.slot: role for role in roles if _are_ids(role)}
-    raw, mapping, ids = (of_ids.get(slot) for slot in ("sorted_raw_ids", "remapped_ids_mapping", "weight_id"))
-    ids_alone = {raw, mapping} if raw and mapping else {ids}
-    others = [role for role in roles if role not in ids_alone]
-    for role in others:
-        info = replace(role.info, total=None) if raw and mapping else role.info  # nothing counts the ids that live
-        role.saved.first.stored_in.shard.infos.append(info)  # where no id lives, no shard has rows
+    by_slot = {role.info.slot: role for role in roles if _are_ids(role)}
+    raw, mapping = by_slot.get("sorted_raw_ids"), by_slot.get("remapped_ids_mapping")
     if raw and mapping:
-        remapped = {part.piece: part for part in mapping.saved.parts}
-        for part in raw.saved.parts:
-            if part.piece in remapped and (live := _live(part)):
-                for role in others:
-                    _add_remapped(role, part, remapped[part.piece], live)
-    else:
-        stored = {part.piece.offsets[0]: part for part in ids.saved.parts} if ids else {}
-        for role in others:
+        _add_by_raw_ids(raw, mapping, [role for role in roles if role not in {raw, mapping}])
+        return
+    ids = by_slot.get("weight_id")
+    stored = {part.piece.offsets[0]: part for part in ids.saved.parts} if ids else {}
+    for role in roles:
+        if role is not ids:
+            role.saved.first.stored_in.shard.infos.append(role.info)
             _add_rows(role, stored)
+
+
+def _add_by_raw_ids(raw: _Role, mapping: _Role, others: Sequence[_Role]) -> None:
+    """Add the other tensors of a table by the sorted raw ids of each part, and the rows that these are mapped to."""
+    for role in others:
+        info = replace(role.info, total=None)  # nothing counts the ids that live
+        role.saved.first.stored_in.shard.infos.append(info)  # where no id lives, no shard has rows
+    remapped = {part.piece: part for part in mapping.saved.parts}
+    for part in raw.saved.parts:
+        live = _live(part) if part.piece in remapped else 0
+        if live:
+            for role in others:
+                _add_remapped(role, part, remapped[part.piece], live)
 
 
 def _are_ids(role: _Role) -> bool:

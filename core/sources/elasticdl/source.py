@@ -62,12 +62,12 @@ def _is(listing: FlatListing, entry: Entry, named: VersionName) -> bool:
 def _version(listing: FlatListing, entry: Entry, named: VersionName) -> Version:
     """Return the version in a directory, or in a file, which is its one shard."""
     layouts = names.OF_SUFFIX[named.layout.name]
+    files = [entry] if named.is_file else listing.inside.get(entry.relative, ())
     shards: list[ShardFile] = []
     extra: list[str] = []
     suffixes: set[str] = set()
-    modified, fault = entry.modified, entry.fault
-    for file in [entry] if named.is_file else listing.inside.get(entry.relative, ()):
-        modified = max(modified, file.modified)
+    fault = entry.fault
+    for file in files:
         part = ShardName(0, 1, named.layout.suffix) if named.is_file else names.shard_named(file.name)
         if part is None or file.is_dir or part.suffix not in layouts:
             extra.append(file.name)
@@ -76,25 +76,19 @@ def _version(listing: FlatListing, entry: Entry, named: VersionName) -> Version:
         suffixes.add(part.suffix)
         facts = (file.path, file.size_bytes, file.modified, file.linked)
         shards.append(ShardFile(part.ps_id, part.ps_num, *facts, mark=file.mark, changed_ns=file.changed_ns))
-    shards.sort(key=lambda s: (s.ps_num, s.ps_id, s.path))
+    shards.sort(key=lambda shard: (shard.ps_num, shard.ps_id, shard.path))
+    modified = max([entry.modified, *(file.modified for file in files)])
     counts = {shard.ps_num for shard in shards}
     ps_num = counts.pop() if len(counts) == 1 and len(suffixes) == 1 else None
     if named.number is None:  # ElasticDL never reads a directory named by a UUID
         extra.clear()
-    if fault:
-        state = State.UNREADABLE
-    elif shards and ps_num is None:
-        state = State.MIXED
-    elif ps_num is None or len(shards) < ps_num:
-        state = State.WRITING if listing.is_fresh(modified) else State.INCOMPLETE
-    else:
-        state = State.INVALID if extra else State.COMPLETE
+    state = _state(shards, ps_num, has_extra=bool(extra), is_fresh=listing.is_fresh(modified))
     return Version(
         listing.location,
         UNNUMBERED if named.number is None else named.number,
         entry.path,
         layouts.get(min(suffixes, default=""), named.layout),
-        state,
+        State.UNREADABLE if fault else state,
         ps_num,
         tuple(shards),
         tuple(sorted(extra)),
@@ -102,6 +96,15 @@ def _version(listing: FlatListing, entry: Entry, named: VersionName) -> Version:
         fault=fault,
         linked=entry.linked,
     )
+
+
+def _state(shards: Sequence[ShardFile], ps_num: int | None, *, has_extra: bool, is_fresh: bool) -> State:
+    """Return the state that names show; `ps_num` is None where the shards have several numbers or suffixes."""
+    if shards and ps_num is None:
+        return State.MIXED
+    if ps_num is None or len(shards) < ps_num:
+        return State.WRITING if is_fresh else State.INCOMPLETE
+    return State.INVALID if has_extra else State.COMPLETE
 
 
 def number_in_file(reader: RangeReader, name: str) -> int:

@@ -258,28 +258,45 @@ def index_files(content: Content) -> None:
     parts = {path: name for path, header in headers.items() if INFO in header.metadata and (name := part_named(path))}
     _pass_over(content, headers, beside_wholes(headers, parts))
     sets |= {path: f"{name.folder}{name.stem}" for path, name in parts.items()}
-    several = len({sets[path] for path in headers}) > 1
+    has_several_sets = len({sets[path] for path in headers}) > 1
     tensors: dict[str, _OpenTensor] = {}
     boxes: dict[str, list[tuple[Part, _OpenTensor]]] = {}
     for path, header in headers.items():
-        file, before = content.files[path], f"{sets[path]}/" if several else ""
+        file = content.files[path]
+        prefix = f"{sets[path]}/" if has_several_sets else ""
         if path in parts:
-            _sort_by_tensor(content, file, header, before, boxes)
-            continue
-        for stored in header.tensors:
-            first = tensors.setdefault(before + stored.name, _OpenTensor(stored, file))
-            if first.stored is not stored:
-                message = f"{first.file.file.path} has it too"
-                file.shard.problems.append(Problem("duplicate-variable", stored.name, stored.start, message))
+            _sort_by_tensor(content, file, header, prefix, boxes)
+        else:
+            _take_tensors(file, header, prefix, tensors)
     matrices = _matrices(headers) if content.tables else frozenset()
     for title in [title for title, tensor in tensors.items() if tensor.stored in matrices]:
         _add_matrix(title, tensors.pop(title))
     _add_tensors(tensors, _wholes(documents.values()), pairs=content.tables)
-    lost = {_group(name) for path in content.files if path not in headers and (name := part_named(path))}
+    lost = _lost_groups(content, headers)
     for title, found in boxes.items():
-        name = part_named(content.version.name_of(found[0][1].file.file.path))
+        _, first = found[0]
+        name = part_named(content.version.name_of(first.file.file.path))
         _add_joined(title, found, is_lost=name is not None and _group(name) in lost)
     _warn_of_others(content, documents, listed)
+
+
+def _take_tensors(file: Found, header: Header, prefix: str, tensors: dict[str, _OpenTensor]) -> None:
+    """Add the whole tensors of one file to those of the files before it; one that another file has too is a problem."""
+    for stored in header.tensors:
+        first = tensors.setdefault(prefix + stored.name, _OpenTensor(stored, file))
+        if first.stored is not stored:
+            message = f"{first.file.file.path} has it too"
+            file.shard.problems.append(Problem("duplicate-variable", stored.name, stored.start, message))
+
+
+def _lost_groups(content: Content, headers: Collection[str]) -> set[tuple[str, str, int]]:
+    """Return the groups of files with parts of which a file cannot be read, as of `_group`."""
+    lost: set[tuple[str, str, int]] = set()
+    for path in content.files:
+        name = part_named(path)
+        if name and path not in headers:
+            lost.add(_group(name))
+    return lost
 
 
 def _group(name: PartName) -> tuple[str, str, int]:

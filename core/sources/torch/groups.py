@@ -33,7 +33,8 @@ ZERO: Final = (
     " ZeRO-3; DeepSpeed's zero_to_fp32.py makes one file of them"
 )
 
-
+_MOST_NAMED: Final = 8
+"""So many missing files are named one by one."""
 _OF_ELASTICDL: Final = LatePattern(r".+-\d+-of-\d+\.ckpt", _FLAGS)
 """A shard of ElasticDL, whatever it contains."""
 
@@ -127,26 +128,10 @@ def grouped(paths: Collection[str], listed: Mapping[str, Collection[str] | None]
     ranked = {path: name for path in paths if (name := rank_named(path))}
     if ranked:
         return _of_ranks(ranked)
-    sets: dict[str, dict[int, str]] = {}
-    totals: dict[str, int] = {}
+    wholes, lacks = _sets(paths, listed)
     for path in paths:
-        if (numbered := set_named(path)) is not None:
-            stem, number, total = numbered
-            sets.setdefault(stem, {})[number] = path
-            totals[stem] = max(total, totals.get(stem, 0))
-    lacks: list[str] = []
-    wholes: dict[str, tuple[str, ...]] = {}
-    for index, names in listed.items():
-        stem = index.removesuffix(INDEX)
-        here = sorted(names) if names is not None else sorted(sets.get(stem, {}).values())
-        lacks += [f"{name} is missing" for name in here if name not in paths]
-        wholes[stem] = tuple(name for name in here if name in paths)
-        sets.pop(stem, None)
-    for stem, numbered_files in sets.items():
-        lost = [n for n in range(1, min(totals[stem], len(numbered_files) + 8) + 1) if n not in numbered_files]
-        lacks += [f"{stem}-{n:05}-of-{totals[stem]:05}.bin is missing" for n in lost]
-        wholes[stem] = tuple(path for _, path in sorted(numbered_files.items()))
-    wholes |= {stem_of(path): (path,) for path in paths if _WHOLE.fullmatch(path) and stem_of(path) not in wholes}
+        if _WHOLE.fullmatch(path):
+            wholes.setdefault(stem_of(path), (path,))
     if wholes:
         return Groups(wholes=wholes, lacks=tuple(lacks))
     states = {stem_of(path): (path,) for path in sorted(paths) if _DEEPSPEED.fullmatch(path)}
@@ -158,6 +143,36 @@ def grouped(paths: Collection[str], listed: Mapping[str, Collection[str] | None]
     return Groups(wholes={stem_of(path): (path,) for path in alone})
 
 
+def _sets(
+    paths: Collection[str], listed: Mapping[str, Collection[str] | None]
+) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """Return the files of each set by what they share, and what is missing; `listed` is as in `grouped`."""
+    members: dict[str, dict[int, str]] = {}
+    totals: dict[str, int] = {}
+    for path in paths:
+        numbered = set_named(path)
+        if numbered is not None:
+            stem, number, total = numbered
+            members.setdefault(stem, {})[number] = path
+            totals[stem] = max(total, totals.get(stem, 0))
+    wholes: dict[str, tuple[str, ...]] = {}
+    lacks: list[str] = []
+    for index, names in listed.items():
+        stem = index.removesuffix(INDEX)
+        by_number = members.pop(stem, {})
+        in_set = sorted(by_number.values() if names is None else names)
+        lacks += [f"{name} is missing" for name in in_set if name not in paths]
+        wholes[stem] = tuple(name for name in in_set if name in paths)
+    for stem, by_number in members.items():
+        total = totals[stem]
+        last_shown = min(total, len(by_number) + _MOST_NAMED)
+        for number in range(1, last_shown + 1):
+            if number not in by_number:
+                lacks.append(f"{stem}-{number:05}-of-{total:05}.bin is missing")
+        wholes[stem] = tuple(path for _, path in sorted(by_number.items()))
+    return wholes, lacks
+
+
 def _of_ranks(ranked: Mapping[str, RankName]) -> Groups:
     """Return the files of ranks of one save; of several sizes of the world only the largest, the others are torn."""
     of_ranks: dict[str, dict[int, str]] = {}
@@ -165,11 +180,13 @@ def _of_ranks(ranked: Mapping[str, RankName]) -> Groups:
     world = max(worlds)
     for path, name in sorted(ranked.items()):
         of_ranks.setdefault(name.folder + name.item, {})[name.rank] = path
-    lacks = [f"files of {len(worlds)} numbers of ranks: {', '.join(map(str, sorted(worlds)))}"] * (len(worlds) > 1)
+    lacks: list[str] = []
+    if len(worlds) > 1:
+        lacks.append(f"files of {len(worlds)} numbers of ranks: {', '.join(map(str, sorted(worlds)))}")
     for item, files in of_ranks.items():
         lacks += [f"rank {rank} of {world} of {item}" for rank in _absent(files, world)]
     return Groups(of_ranks, world, lacks=tuple(lacks))
 
 
 def _absent(files: Mapping[int, str], ranks: int) -> list[int]:
-    return [rank for rank in range(min(ranks, len(files) + 8)) if rank not in files]
+    return [rank for rank in range(min(ranks, len(files) + _MOST_NAMED)) if rank not in files]
