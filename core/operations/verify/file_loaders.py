@@ -19,7 +19,7 @@ from edl_ckpt.core.sources.steps.interface import read_head
 from edl_ckpt.core.sources.torch.groups import is_named_so
 from edl_ckpt.core.sources.torch.weights_only import refusals
 from edl_ckpt.core.sources.torch_checkpointing.metadata import read_metadata
-from edl_ckpt.core.sources.torch_checkpointing.names import METADATA, files_by_item
+from edl_ckpt.core.sources.torch_checkpointing.names import METADATA, files_by_item, ranks_in
 from edl_ckpt.core.storage.interface import RangeReader
 
 _TORCH: Final = "torch"
@@ -81,24 +81,25 @@ def torch_checkpointing(checkpoint: Checkpoint, ranks: int) -> Iterator[FileFaul
     reader = files.get(METADATA)
     metadata = None if reader is None else read_metadata(reader)
     described = {} if metadata is None else metadata.files
-    others = [name for name in files if name != METADATA and name not in _named(described)]
+    taken = {METADATA}
+    for paths in described.values():
+        taken.update(paths.values())
+    others = [name for name in files if name not in taken]
     items = files_by_item(others) or _by_item(others)
-    saved = metadata.ranks if metadata else max((max(every) for every in items.values()), default=-1) + 1
     for item, of_ranks in sorted(items.items()):
         lost = [f"{item}_{rank}.pt" for rank in range(ranks) if rank not in of_ranks]
         if lost:
-            words = f"{counted(len(lost), 'rank')} of {ranks} would not find its file of {item!r}: each reads its own"
-            yield FileFault(lost[0], words.replace("its file", "their files") if len(lost) > 1 else words)
-    if metadata is None and ranks != saved:
+            whose = "their files" if len(lost) > 1 else "its file"
+            words = f"{counted(len(lost), 'rank')} of {ranks} would not find {whose} of {item!r}: each reads its own"
+            yield FileFault(lost[0], words)
+    if metadata is None and ranks != ranks_in(items):
+        saved = ranks_in(items)
         words = f"there is no metadata.pkl, so {saved} ranks cannot become {ranks}: each reads what its own file has"
         yield FileFault(METADATA, words)
-    for item, every in sorted(described.items()):
-        for path in sorted(path for path in every.values() if path not in files):
-            yield FileFault(path, f"metadata.pkl names this file of {item!r}, and it is missing")
-
-
-def _named(described: Mapping[str, Mapping[int, str]]) -> set[str]:
-    return {path for every in described.values() for path in every.values()}
+    for item, paths in sorted(described.items()):
+        for path in sorted(paths.values()):
+            if path not in files:
+                yield FileFault(path, f"metadata.pkl names this file of {item!r}, and it is missing")
 
 
 def _by_item(names: list[str]) -> dict[str, dict[int, str]]:

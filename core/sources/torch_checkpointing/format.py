@@ -15,7 +15,14 @@ from edl_ckpt.core.sources.interface import NotOfFormatError
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 from edl_ckpt.core.sources.torch.format import words_of
 from edl_ckpt.core.sources.torch.kinds import check_kind
-from edl_ckpt.core.sources.torch_checkpointing.names import METADATA, RUNNING, files_by_item, item_named, lacking
+from edl_ckpt.core.sources.torch_checkpointing.names import (
+    METADATA,
+    RUNNING,
+    files_by_item,
+    items_of,
+    lacking,
+    ranks_in,
+)
 from edl_ckpt.core.storage.interface import RangeReader
 
 if TYPE_CHECKING:  # a listing needs no index
@@ -57,9 +64,12 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
     known = digests.get(METADATA)
     if known is None or isinstance(known, NotOfFormatError):
         return _claim_by_names(files, digests)
-    named = known["files"] if isinstance(known, dict) else {}
-    items = _items(files, named)
-    ranks = known["ranks"] if isinstance(known, dict) else _ranks_in(items)
+    named: dict[str, dict[int, str]] = {}
+    if isinstance(known, dict):
+        for item, ranked in known["files"].items():
+            named[item] = {int(rank): path for rank, path in ranked.items()}  # the keys of JSON are texts
+    items = items_of(files, named)
+    ranks = known["ranks"] if isinstance(known, dict) else ranks_in(items)
     lacks = _missing(files, named, ranks)
     if any(items.values()):
         lacks += lacking(items, ranks, items.keys() - named.keys())
@@ -71,7 +81,7 @@ def _claim_by_names(files: Files, digests: Mapping[str, Digest | Exception]) -> 
     items = files_by_item([path for path in files if path != METADATA])
     if not items:
         return None
-    ranks = _ranks_in(items)
+    ranks = ranks_in(items)
     return _claim(files, digests, items, ranks, lacking(items, ranks, items.keys()), has_metadata=False)
 
 
@@ -104,12 +114,7 @@ def _claim(
     )
 
 
-def _ranks_in(items: Mapping[str, Mapping[int, str]]) -> int:
-    """Return how many ranks the names of files show; 0 without files."""
-    return max((max(ranked) for ranked in items.values()), default=-1) + 1
-
-
-def _missing(files: Files, named: Mapping[str, Mapping[str, str]], ranks: int) -> list[str]:
+def _missing(files: Files, named: Mapping[str, Mapping[int, str]], ranks: int) -> list[str]:
     """Return the files that the metadata name and that are not there, in words."""
     missing: list[str] = []
     for item, ranked in named.items():
@@ -126,17 +131,6 @@ def _is_running(files: Files) -> bool:
     path, entry = next(iter(files.items()))
     step_directory = entry.path.removesuffix(f"/{path}")
     return step_directory.rpartition("/")[2].startswith(RUNNING)
-
-
-def _items(files: Files, named: Mapping[str, Mapping[str, str]]) -> dict[str, dict[int, str]]:
-    """Return the files of each item by rank: those that the metadata name, and others by their names."""
-    taken = {path for every in named.values() for path in every.values()}
-    found = {item: {int(rank): path for rank, path in every.items()} for item, every in named.items()}
-    for path in files:
-        named_so = item_named(path)
-        if path not in taken and named_so is not None:
-            found.setdefault(named_so[0], {})[named_so[1]] = path
-    return found
 
 
 def index(content: Content) -> None:

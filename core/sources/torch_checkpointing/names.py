@@ -53,6 +53,29 @@ def item_named(name: str) -> tuple[str, int] | None:
     return None if match is None or _OF_OTHERS.fullmatch(name) else (match[1], int(match[2]))
 
 
+def items_of(names: Collection[str], named: Mapping[str, Mapping[int, str]]) -> dict[str, dict[int, str]]:
+    """Return the files of each item by rank: those that the metadata name, and others by their own names.
+
+    >>> items_of(["model_0.pt", "extra_1.pt", "metadata.pkl"], {"model": {0: "model_0.pt"}})
+    {'model': {0: 'model_0.pt'}, 'extra': {1: 'extra_1.pt'}}
+    """
+    items = {item: dict(ranked) for item, ranked in named.items()}
+    taken: set[str] = set()
+    for ranked in named.values():
+        taken.update(ranked.values())
+    for name in names:
+        by_name = item_named(name)
+        if name not in taken and by_name is not None:
+            item, rank = by_name
+            items.setdefault(item, {})[rank] = name
+    return items
+
+
+def ranks_in(items: Mapping[str, Mapping[int, str]]) -> int:
+    """Return how many ranks the names of files show; 0 without files."""
+    return max((max(ranked) for ranked in items.values()), default=-1) + 1
+
+
 def lacking(items: Mapping[str, Mapping[int, str]], ranks: int, everywhere: Collection[str]) -> list[str]:
     """Return which ranks have no file of an item, in words; `everywhere` are the items that each rank must have."""
     lacks: list[str] = []
