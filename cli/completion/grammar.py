@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -63,34 +63,54 @@ def commands(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _in_command(command: str, known: Mapping[str, Any], before: Sequence[str], typed: str) -> Expected:
     """Return what a word behind the name of a command can be."""
-    flags = {flag: option for long, option in known["options"].items() for flag in (long, option.get("short", long))}
+    takes = _values_of_flags(known["options"])
     longs = {option["short"]: long for long, option in known["options"].items() if "short" in option}
     arguments: list[str] = []
     options: dict[str, tuple[str, ...]] = {}
-    wanted, only_arguments = "", False
+    wants_value = ""
+    only_arguments = False
     for word in before:
         flag, equals, value = word.partition("=")
-        if wanted:
-            options[wanted] = (*options.get(wanted, ()), word)
-            wanted = ""
+        if wants_value:
+            options[wants_value] = (*options.get(wants_value, ()), word)
+            wants_value = ""
         elif only_arguments or not word.startswith("-") or word == "-":
             arguments.append(word)
         elif word == "--":
             only_arguments = True
         else:
             flag = longs.get(flag, flag)
-            options[flag] = (*options.get(flag, ()), *([value] if equals else []))
-            wanted = flag if not equals and "takes" in flags.get(flag, ()) else ""
+            options.setdefault(flag, ())
+            if equals:
+                options[flag] += (value,)
+            elif flag in takes:
+                wants_value = flag
     found = Expected(typed, arguments=tuple(arguments), options=options, command=command)
-    if wanted:
-        return replace(found, kinds=(flags[wanted]["takes"],))
-    if typed.startswith("-") and not only_arguments:
-        flag, equals, value = typed.partition("=")
-        if equals:
-            return replace(found, typed=value, kinds=(flags.get(flag, {}).get("takes", ""),))
-        left = {long: o for long, o in known["options"].items() if long not in options or "again" in o}
-        return replace(found, words=tuple((long, option["help"]) for long, option in left.items()))
-    return replace(found, kinds=_argument(known["arguments"], len(arguments)))
+    if wants_value:
+        return replace(found, kinds=(takes[wants_value],))
+    if not typed.startswith("-") or only_arguments:
+        return replace(found, kinds=_argument(known["arguments"], len(arguments)))
+    flag, equals, value = typed.partition("=")
+    if equals:
+        return replace(found, typed=value, kinds=(takes.get(flag, ""),))
+    return replace(found, words=tuple(_further_options(known["options"], options)))
+
+
+def _further_options(known: Mapping[str, Any], typed: Container[str]) -> Iterator[tuple[str, str]]:
+    """Yield the options that may follow those that were typed, each with its help."""
+    for long, option in known.items():
+        if long not in typed or "again" in option:
+            yield long, option["help"]
+
+
+def _values_of_flags(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the kind of value that each flag takes, the short ones too; flags without a value are left out."""
+    takes: dict[str, str] = {}
+    for long, option in options.items():
+        if "takes" in option:
+            takes[long] = option["takes"]
+            takes[option.get("short", long)] = option["takes"]
+    return takes
 
 
 def _argument(kinds: Sequence[str], index: int) -> tuple[str, ...]:

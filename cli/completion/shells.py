@@ -76,35 +76,69 @@ def split(text: str) -> TypedLine:
     >>> split("EDL_CKPT_DIR=x edl-ckpt get 'my ru").words, split("true; edl-ckpt get a\\ b").raw
     (['get', 'my ru'], 'a\\ b')
     """
-    words: list[str] = []
-    meaning, raw, quote, begun, at, opened = "", "", "", False, 0, 0
-    while at < len(text):
-        char = text[at]
-        at += 1
-        if quote == "'" or (quote and char not in '\\"'):
-            if char == quote:
-                quote = ""
-            else:
-                meaning += char
-            raw += char
-        elif char == "\\":
-            if at < len(text):  # one at the end is dropped
-                keeps = quote and text[at] not in '$`"\\\n'
-                meaning += ("\\" if keeps else "") + text[at]
-                raw += char + text[at]
-                at += 1
-        elif char in "'\"":
-            quote, begun, raw = "" if quote else char, True, raw + char
-            if quote:
-                opened = len(raw)
-        elif char in " \t\n" or char in _ENDS_WORDS:
-            words += [meaning] if meaning or begun else []
-            words = [] if char in _ENDS_WORDS else words
-            meaning, raw, begun = "", "", False
+    typed = _TypedWords()
+    characters = iter(text)
+    for character in characters:
+        if character == "\\" and typed.quote != "'":
+            typed.escape(next(characters, ""))
+        elif character in "'\"" and typed.quote in {"", character}:
+            typed.open_or_close(character)
+        elif not typed.quote and (character in " \t\n" or character in _ENDS_WORDS):
+            typed.end_word(ends_command=character in _ENDS_WORDS)
         else:
-            meaning, raw = meaning + char, raw + char
-    own = next((i for i, word in enumerate(words) if os.path.basename(word) == "edl-ckpt"), 0)
-    return TypedLine([*words[own + 1 :], meaning], raw[opened:] if quote else raw, quote)
+            typed.add(character)
+    own = next((place for place, word in enumerate(typed.words) if os.path.basename(word) == "edl-ckpt"), 0)
+    raw = typed.raw[typed.opened :] if typed.quote else typed.raw
+    return TypedLine([*typed.words[own + 1 :], typed.meaning], raw, typed.quote)
+
+
+class _TypedWords:
+    """The words of a line as bash reads it, character by character; the last one is not ended yet."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self.meaning = ""
+        """The last word without its quotes and escapes."""
+        self.raw = ""
+        """The last word as it was typed."""
+        self.quote = ""
+        """The quote that is open; '' for none."""
+        self.opened = 0
+        """Where in `raw` the text behind that quote begins."""
+        self._was_quoted = False
+        """A word of quotes alone, as '', is a word."""
+
+    def add(self, character: str) -> None:
+        """Take a character that stands for itself."""
+        self.meaning += character
+        self.raw += character
+
+    def escape(self, character: str) -> None:
+        """Take a backslash and the character behind it; one at the end of the line is dropped."""
+        if not character:
+            return
+        keeps_backslash = self.quote and character not in '$`"\\\n'
+        self.meaning += ("\\" if keeps_backslash else "") + character
+        self.raw += "\\" + character
+
+    def open_or_close(self, quote: str) -> None:
+        """Take a quote, which closes the open one or opens another."""
+        self.raw += quote
+        if self.quote:
+            self.quote = ""
+            return
+        self.quote = quote
+        self.opened = len(self.raw)
+        self._was_quoted = True
+
+    def end_word(self, *, ends_command: bool) -> None:
+        """Take what parts words; behind `;` and others a new command begins."""
+        if self.meaning or self._was_quoted:
+            self.words.append(self.meaning)
+        if ends_command:
+            self.words = []
+        self.meaning = self.raw = ""
+        self._was_quoted = False
 
 
 def quoted(text: str, quote: str) -> str | None:

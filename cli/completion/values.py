@@ -140,17 +140,21 @@ class Completer:
         if self._asked.command == "undo":
             yield from (Candidate(str(key), "in the trash") for key in place.trash())
             return
-        begun = self._asked.typed.rpartition("@")[2] if location or not numbers_only else self._asked.typed
-        every = [pair for pair in place.versions() if pair[0].isdigit() or not numbers_only]
-        numbers = [Candidate(*pair) for pair in _bounded([p for p in every if p[0].startswith(begun)], _MOST)]
+        has_reference = bool(location) or not numbers_only
+        begun = self._asked.typed.rpartition("@")[2] if has_reference else self._asked.typed
+        versions = [(key, note) for key, note in place.versions() if key.isdigit() or not numbers_only]
+        alike = [(key, note) for key, note in versions if key.startswith(begun)]
+        candidates = [Candidate(key, note) for key, note in _bounded(alike, _MOST)]
         if numbers_only:
-            yield from numbers
-        elif every:
+            yield from candidates
+        elif versions:
             seen = place.glimpse()
             yield Candidate("latest", "the newest complete version")
-            yield from (Candidate(f"best:{name}", "the best version by this metric") for name in seen.metrics)
-            yield from (Candidate(tag, f"tag of {key}") for tag, key in seen.tags.items())
-            yield from numbers if begun else numbers[:_NEWEST]
+            for name in seen.metrics:
+                yield Candidate(f"best:{name}", "the best version by this metric")
+            for tag, key in seen.tags.items():
+                yield Candidate(tag, f"tag of {key}")
+            yield from candidates if begun else candidates[:_NEWEST]
 
     def _names(self, *notes: str) -> Iterable[Candidate]:
         """Return the names of tables, of variables or of both, as `notes` say, in the version that the line names."""
