@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,7 @@ from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.words import meant
 
 if TYPE_CHECKING:
+    from edl_ckpt.core.operations.follow.wait import Unfinished
     from edl_ckpt.core.storage.location import Location
 
 
@@ -76,12 +78,21 @@ def wait_command(
         ref = result.version.ref
         out.write((escaped(ref) if sys.stdout.isatty() else ref) + "\n")
     if result.version is None:
-        known, absent = {name for late in result.unfinished for name in late.version.metrics}, ""
-        if best is not None and result.unfinished and best not in known:
-            hint = meant(best, known, "metrics")
-            absent = f"; no version has a value of {best!r}" + (f"; {hint}" if hint else "")
+        absent = "" if best is None else _absent_metric(result.unfinished, best)
         out.say(f"{escaped(result.location.url)}: {escaped(result.why)}{absent}")
         raise SystemExit(3)
+
+
+def _absent_metric(unfinished: Sequence[Unfinished], best: str) -> str:
+    """Return that no unfinished version has a metric, and which one was perhaps meant; '' where one has it."""
+    known: set[str] = set()
+    for entry in unfinished:
+        known.update(entry.version.metrics)
+    if not unfinished or best in known:
+        return ""
+    hint = meant(best, known, "metrics")
+    absent = f"; no version has a value of {best!r}"
+    return f"{absent}; {hint}" if hint else absent
 
 
 def _warn_of_parent(out: Output, where: Location) -> None:

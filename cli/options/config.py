@@ -73,8 +73,9 @@ def stray_variables() -> Iterator[str]:
     ours = {name for name in ours if not name.startswith(("TEST_", "BENCH_"))}
     if not ours:
         return
-    flags = {flag for command in load()["commands"].values() for flag in command["options"]}
-    options = {variable_of(flag).removeprefix(_PREFIX): flag for flag in flags}
+    options: dict[str, str] = {}
+    for command in load()["commands"].values():
+        options.update((variable_of(flag).removeprefix(_PREFIX), flag) for flag in command["options"])
     refused = {name: flag for name, flag in options.items() if flag.lstrip("-") in COMMAND_LINE_ONLY}
     for name in sorted(ours):
         if name in refused:

@@ -31,23 +31,31 @@ _ADDRESS: Final = r"([a-zA-Z][a-zA-Z0-9]+):/+([^/].*)"
 
 def add_hint(error: EdlCkptError, context: Any, values: Mapping[str, Any], out: Output) -> None:
     """Give an error the hint that only the command line knows: what was meant, or where a value came from."""
-    if isinstance(error, NotFoundError | UsageError) and context is not None and (meant := slips.swapped(context)):
+    is_of_words = isinstance(error, NotFoundError | UsageError) and context is not None
+    if is_of_words and (meant := slips.swapped(context)):
         error.hint = meant
         return
-    by_place = isinstance(error, NotFoundError) and not error.message.startswith(_A_FILE)
-    if by_place and error.path and (error.hint or _UNSURE).startswith(_UNSURE):
-        takes_ref = any("REF" in str(p.metavar) for p in context.command.params)
-        named = "EDL_CKPT_DIR names it" if error.path == os.environ.get("EDL_CKPT_DIR") else None
-        error.hint = (
-            named
-            or _one_of_two(error.path, context, values)
-            or _place_hint(error.path, out, takes_ref=takes_ref)
-            or error.hint
-        )
-    if isinstance(error, NotFoundError | UsageError) and context is not None:
+    if _is_about_place(error):
+        error.hint = _better_hint(str(error.path), context, values, out) or error.hint
+    if is_of_words:
         sources = "; ".join(_sources(error, context, values, out))
         joined = " " if str(error.hint).endswith("?") else "; "
         error.hint = joined.join(part for part in (error.hint, sources) if part) or None
+
+
+def _is_about_place(error: EdlCkptError) -> bool:
+    """Return True for a location that is not there, unless the engine has a better hint than a question."""
+    if not isinstance(error, NotFoundError) or error.message.startswith(_A_FILE) or not error.path:
+        return False
+    return not error.hint or error.hint.startswith(_UNSURE)
+
+
+def _better_hint(path: str, context: Any, values: Mapping[str, Any], out: Output) -> str | None:
+    """Return where a location that is not there came from, or what was meant by it; None where nothing shows it."""
+    if path == os.environ.get("EDL_CKPT_DIR"):
+        return "EDL_CKPT_DIR names it"
+    takes_ref = any("REF" in str(parameter.metavar) for parameter in context.command.params)
+    return _one_of_two(path, context, values) or _place_hint(path, out, takes_ref=takes_ref)
 
 
 def _sources(error: EdlCkptError, context: Any, values: Mapping[str, Any], out: Output) -> Iterator[str]:
@@ -62,11 +70,16 @@ def _sources(error: EdlCkptError, context: Any, values: Mapping[str, Any], out: 
 
 def _one_of_two(path: str, context: Any, values: Mapping[str, Any]) -> str | None:
     """Return what a command expects that got one directory, took it for the second of its words, and looked here."""
-    for parameter in context.command.params if path == "." else ():
-        words, expected = values.get(parameter.name), str(parameter.metavar)
-        one = words[0] if isinstance(words, list | tuple) and len(words) == 1 else None
-        if one and expected.startswith("[REF] ") and os.path.isdir(one):
-            return f"{escaped(one)} was taken for {expected.removeprefix('[REF] ')}; expected {expected}"
+    if path != ".":
+        return None
+    for parameter in context.command.params:
+        expected = str(parameter.metavar)
+        words = values.get(parameter.name)
+        if not expected.startswith("[REF] ") or not isinstance(words, list | tuple) or len(words) != 1:
+            continue
+        (word,) = words
+        if word and os.path.isdir(word):
+            return f"{escaped(word)} was taken for {expected.removeprefix('[REF] ')}; expected {expected}"
     return None
 
 

@@ -43,33 +43,45 @@ def plain_call(error: Any) -> Any:
 
 def explained(error: Any) -> UsageError:
     """Return a refusal of the parser as an error of ours."""
-    context, kind = getattr(error, "ctx", None), type(error).__name__
+    context = getattr(error, "ctx", None)
+    kind = type(error).__name__
     path = getattr(context, "command_path", "edl-ckpt")
     if kind == "NoSuchOption":
         return UsageError(f"no such option: {escaped(error.option_name)}", hint=_option_hint(error, context, path))
     if kind == "MissingParameter" and error.param is not None:
-        if meant := slips.for_missing(context):
-            return UsageError(f"{_flag(error.param)} is missing", hint=meant)
-        takes = f" {error.param.metavar}" if error.param.param_type_name == "option" else ""
-        return UsageError(f"{_flag(error.param)}{takes} is missing", hint=_usage(context))
+        return _missing(context, error.param)
     if kind == "BadParameter" and error.param is not None:
         meant = slips.for_bad_value(context, _flag(error.param))
         message = f"{origin(context, error.param)}: {_sentence(str(error.message))}"
         return UsageError(message, hint=meant or f"try: {path} --help")
     text = str(error.format_message())
     if found := _NO_COMMAND.fullmatch(text):
-        name, known = found[2], error.ctx.command.commands
-        hint = (
-            slips.for_unknown_command(name, error.ctx, known)
-            or _synonym(name, path, error.ctx)
-            or _likely(name, known)
-            or f"{path} --help lists the commands"
-        )
-        return UsageError(f"no such command: {escaped(name)}", hint=hint)
+        return _unknown_command(found[2], error.ctx, path)
     if found := _EXTRA.fullmatch(text):
         meant = slips.for_extra_words(context, found[1].split())
         return UsageError(f"unexpected argument: {escaped(found[1])}", hint=meant or _usage(context))
     return UsageError(_sentence(text), hint=_usage(context) or f"try: {path} --help")
+
+
+def _missing(context: Any, parameter: Any) -> UsageError:
+    """Return the error of an argument or an option that a command needs."""
+    flag = _flag(parameter)
+    if meant := slips.for_missing(context):
+        return UsageError(f"{flag} is missing", hint=meant)
+    takes = f" {parameter.metavar}" if parameter.param_type_name == "option" else ""
+    return UsageError(f"{flag}{takes} is missing", hint=_usage(context))
+
+
+def _unknown_command(name: str, context: Any, path: str) -> UsageError:
+    """Return the error of a word that is no command; `path` is the program, or the group that got the word."""
+    commands = context.command.commands
+    hint = (
+        slips.for_unknown_command(name, context, commands)
+        or _synonym(name, path, context)
+        or _likely(name, commands)
+        or f"{path} --help lists the commands"
+    )
+    return UsageError(f"no such command: {escaped(name)}", hint=hint)
 
 
 def _likely(name: str, known: Iterable[str]) -> str | None:
@@ -110,20 +122,27 @@ def _flag(parameter: Any) -> str:
 
 def _option_hint(error: Any, context: Any, path: str) -> str:
     """Return the options that were perhaps meant; of a group, that options stand behind the command."""
-    if gone := _GONE.get((command_of(context), error.option_name)):
+    option = error.option_name
+    if gone := _GONE.get((command_of(context), option)):
         return gone
-    parameters = context.command.get_params(context) if context else ()
-    options = (p for p in parameters if p.param_type_name == "option" and not getattr(p, "hidden", False))
-    flags = [flag for option in options for flag in option.opts if flag.startswith("--")]
-    if meant := slips.for_unknown_option(context, error.option_name, flags):
+    flags = _long_flags(context)
+    if meant := slips.for_unknown_option(context, option, flags):
         return meant
-    name = error.option_name.lstrip("-")
-    likely = [f"--{each}" for each in words.closest(name, [flag.lstrip("-") for flag in flags])]
-    if likely == slips.without_deletions(likely) and (close := words.meant(name, [each[2:] for each in likely])):
-        return close.replace("did you mean ", "did you mean --").replace(" or ", " or --")
+    likely = [f"--{name}" for name in words.closest(option.lstrip("-"), [flag.lstrip("-") for flag in flags])]
+    if likely and likely == slips.without_deletions(likely):
+        return f"did you mean {' or '.join(likely)}?"
     if hasattr(context.command, "commands"):
-        return f"options come after the command: {path} COMMAND {escaped(error.option_name)}"
+        return f"options come after the command: {path} COMMAND {escaped(option)}"
     return f"{path} --help lists the options"
+
+
+def _long_flags(context: Any) -> list[str]:
+    """Return the long flags of a command's options that its help shows."""
+    flags: list[str] = []
+    for parameter in context.command.get_params(context) if context else ():
+        if parameter.param_type_name == "option" and not getattr(parameter, "hidden", False):
+            flags += (flag for flag in parameter.opts if flag.startswith("--"))
+    return flags
 
 
 def _usage(context: Any) -> str | None:

@@ -166,16 +166,13 @@ class Tracker:
 
     def line(self, width: int | None = None) -> str:
         """Return where the command is; for a terminal of this width with a bar."""
-        what, rate = self._what, self._rate()
-        done, total = self._before + self._done, max(self._before + self._total, self._expected)
-        name = text.escaped(what)
+        done = self._before + self._done
+        total = max(self._before + self._total, self._expected)
+        name = text.escaped(self._what)
         if not total:
             return name if width is None else shortened(name, width)
         percent = f"{min(100, done * 100 // total):3d}%"
-        parts, doing = [words.portion(done, total)], self._doing()
-        parts += [doing] if doing else []
-        parts += [f"{words.size(rate)}/s"] if rate >= 1 and not (doing and width) else []  # a bar has no room for both
-        parts += [f"{words.rounded_duration((total - done) / rate)} left"] if rate >= 1 and done < total else []
+        parts = self._parts(done, total, has_bar=width is not None)
         if width is None:
             return f"{name}: {', '.join([percent.strip(), *parts])}"
         while len(parts) > 1 and len("  ".join([percent, *parts])) + min(cell_width(name), _NAME) + 2 > width:
@@ -185,11 +182,28 @@ class Tracker:
         bar = min(_BAR, room - cell_width(name) - 2)
         if bar < _LEAST_BAR:
             if room < min(cell_width(name), _LEAST_NAME):  # without its name, a number says little
-                numbers, room = percent, width - len(percent) - 2
+                numbers = percent
+                room = width - len(percent) - 2
             return f"{shortened(name, room)}  {numbers}"
         drawn = text.bar(done, total, bar).replace(" ", "░")
-        blue, plain = ("\x1b[34m", "\x1b[0m") if self._colour else ("", "")
-        return f"{name}  {blue}{drawn}{plain}  {numbers}"
+        if self._colour:
+            drawn = f"\x1b[34m{drawn}\x1b[0m"
+        return f"{name}  {drawn}  {numbers}"
+
+    def _parts(self, done: int, total: int, *, has_bar: bool) -> list[str]:
+        """Return how much is done, and if they are known the current work, the rate, and the time that is left."""
+        parts = [words.portion(done, total)]
+        doing = self._doing()
+        if doing:
+            parts.append(doing)
+        rate = self._rate()
+        if rate < 1:
+            return parts
+        if not (doing and has_bar):  # a bar has no room for both
+            parts.append(f"{words.size(rate)}/s")
+        if done < total:
+            parts.append(f"{words.rounded_duration((total - done) / rate)} left")
+        return parts
 
     def _rate(self) -> float:
         """Return the bytes a second of the last while; 0 when that is not known yet."""

@@ -7,7 +7,7 @@ a function reads `try: edl_ckpt.core.add_tag('run@100', 'good', force=True)`, an
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from edl_ckpt.core.base.patterns import LatePattern
@@ -48,21 +48,12 @@ def _called(found: re.Match[str]) -> str:
         words = shlex.split(found[1] or found[2])
     except ValueError:
         return found[0]
-    group = words[0] in _GROUPS and len(words) > 1
-    name = " ".join(words[: 2 if group else 1])
+    is_of_group = words[0] in _GROUPS and len(words) > 1
+    name = " ".join(words[: 2 if is_of_group else 1])
     call = CALLS.get(name)
     if call is None:
         return found[0]
-    plain: list[str] = []
-    given: list[tuple[str, str]] = []
-    rest = [word for word in words[len(name.split()) :] if word != "..."]
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("--"):
-            plain.append(word.strip("[]"))
-            continue
-        takes = word[2:] not in _FLAGS and rest and not rest[0].startswith("--")
-        given.append((word[2:], rest.pop(0) if takes else ""))
+    plain, given = _arguments_of(words[len(name.split()) :])
     function, arguments = call(plain, given)
     if not plain and found[1] and name != "list":  # `export --partial`: the call that is meant, in few words
         arguments = ["...", *arguments] if arguments else []
@@ -71,14 +62,35 @@ def _called(found: re.Match[str]) -> str:
     return f"`{text}`" if found[1] else text
 
 
+def _arguments_of(words: Iterable[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the arguments of a command, and its options without dashes, each with its value or ''."""
+    plain: list[str] = []
+    given: list[tuple[str, str]] = []
+    remaining = [word for word in words if word != "..."]
+    while remaining:
+        word = remaining.pop(0)
+        if not word.startswith("--"):
+            plain.append(word.strip("[]"))
+            continue
+        option = word[2:]
+        takes_next = option not in _FLAGS and remaining and not remaining[0].startswith("--")
+        given.append((option, remaining.pop(0) if takes_next else ""))
+    return plain, given
+
+
 def _options(text: str) -> str:
     """Return a text with its options as arguments."""
-    parts, end = [], 0
+    parts: list[str] = []
+    end = 0
     for found in _OPTION.finditer(text):
-        if found.start() < end or found[1] in _OF_DASK:
+        option = found[1]
+        if found.start() < end or option in _OF_DASK:
             continue
-        value = None if found[1] in _FLAGS else (_WORD if found[1] in _CHOICES else _VALUE).match(text, found.end())
-        parts += [text[end : found.start()], argument(found[1], value[1].strip("'") if value else "")]
+        value = None
+        if option not in _FLAGS:
+            pattern = _WORD if option in _CHOICES else _VALUE
+            value = pattern.match(text, found.end())
+        parts += [text[end : found.start()], argument(option, value[1].strip("'") if value else "")]
         end = value.end() if value else found.end()
     return "".join([*parts, text[end:]])
 

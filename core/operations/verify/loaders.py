@@ -8,7 +8,7 @@ ElasticDL's Python and Go servers, TorchRec 1.8 over `dcp.load`, `load_de_variab
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
@@ -153,16 +153,16 @@ class _Tfra(_Raw):
 
     def loads(self, table: str) -> Iterator[Load]:
         """As many files of this world size as ranks are loaded one by one; else all files there are, by their keys."""
-        names = [path for path in self.checkpoint.version.sizes if (n := tfra.file_named(path)) and n.table == table]
-        keys = sorted(path for path in names if path.endswith("-keys"))
+        keys = self._files_of_keys(table)
         ranked = [path for path in keys if re.search(r"_rank\d+_size\d+-keys$", path)]
-        direct = [path for path in ranked if path.endswith(f"_size{self.world}-keys")]
-        alone = {int(m[1]): p for p in direct if (m := re.search(r"_mht_1of1_rank(\d+)_size\d+-keys$", p))}
-        if len(direct) == self.world:
-            self.faults += [
-                (table, f"rank {rank} finds no file of its own") for rank in range(self.world) if rank not in alone
-            ]
-            chosen: Mapping[str, Ranks] = {path: partial(_all_to, rank) for rank, path in alone.items()}
+        of_this_size = [path for path in ranked if path.endswith(f"_size{self.world}-keys")]
+        chosen: dict[str, Ranks] = {}
+        if len(of_this_size) == self.world:
+            by_rank = _by_rank(of_this_size)
+            for rank in range(self.world):
+                if rank not in by_rank:
+                    self.faults.append((table, f"rank {rank} finds no file of its own"))
+            chosen = {path: partial(_all_to, rank) for rank, path in by_rank.items()}
         elif self.world == 1:
             chosen = {path: partial(_all_to, 0) for path in keys}
         else:
@@ -172,6 +172,14 @@ class _Tfra(_Raw):
             yield from self._of_file(table, path, ranks)
         yield from self._unread(table, list(chosen))
 
+    def _files_of_keys(self, table: str) -> list[str]:
+        keys: list[str] = []
+        for path in self.checkpoint.version.sizes:
+            name = tfra.file_named(path)
+            if name and name.table == table and path.endswith("-keys"):
+                keys.append(path)
+        return sorted(keys)
+
     def _check_sizes(self, table: str, path: str) -> None:
         """Both files must have whole rows, and as many."""
         sizes, values = self.checkpoint.version.sizes, f"{path.removesuffix('keys')}values"
@@ -179,6 +187,16 @@ class _Tfra(_Raw):
         rows, rest = divmod(sizes[path], 8)
         if rest or sizes.get(values, -1) != rows * dim * 4:
             self.faults.append((table, f"{path} and its values have other numbers of rows"))
+
+
+def _by_rank(paths: Iterable[str]) -> dict[int, str]:
+    """Return the files that ranks find alone, by rank: those of tables that are not split."""
+    by_rank: dict[int, str] = {}
+    for path in paths:
+        match = re.search(r"_mht_1of1_rank(\d+)_size\d+-keys$", path)
+        if match:
+            by_rank[int(match[1])] = path
+    return by_rank
 
 
 def _all_to(rank: int, ids: bulk.I64) -> bulk.I64:
