@@ -109,15 +109,16 @@ def _end(out: Output, listings: list[Listing], failed: list[EdlCkptError]) -> No
 
 def _show_experiment(out: Output, place: str, metric: str | None, mode: o.Mode, grace_seconds: float) -> None:
     """Show the trials in a directory; exit with 3 when one of them is there and cannot be read now."""
+    from edl_ckpt.cli.render import experiment as render
     from edl_ckpt.cli.render import listing as render_list
     from edl_ckpt.core.catalog.experiment import list_experiment
 
     found = list_experiment(out.location(place), metric=metric, mode=mode, grace_seconds=grace_seconds)
     out.show(
-        lambda: render_list.experiment_document(found),
-        render_list.experiment_human(found),
-        lambda: render_list.experiment_rows(found),
-        lambda: render_list.experiment_records(found),
+        lambda: render.experiment_document(found),
+        render.experiment_human(found),
+        lambda: render.experiment_rows(found),
+        lambda: render.experiment_records(found),
     )
     for trial in found.trials:
         if trial.fault is not None:

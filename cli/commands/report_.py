@@ -42,7 +42,7 @@ def report_command(
     and how much values moved between versions. It reads little, and lists its limits. It needs the extra `report`,
     unless --json prints the data alone.
     """
-    from edl_ckpt.cli.render import listing as render
+    from edl_ckpt.cli.render import report as render
     from edl_ckpt.core import ReportLimits, list_versions, report_location, split_version_dir
 
     if not output and not out.json:

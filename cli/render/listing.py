@@ -1,4 +1,4 @@
-"""The versions of a location, the trials of an experiment, and the data of a report, as tables, as JSON and as rows."""
+"""The versions of a location as tables, as JSON and as rows."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from edl_ckpt.cli.render.recorded import BEST, best_paths, metric_cell, metric_cells, names_of
+from edl_ckpt.cli.render.recorded import best_paths, metric_cells, names_of
 from edl_ckpt.cli.render.shared_tables import first_rows
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.documents import Several, as_dict, document_of, picked, rows_of
+from edl_ckpt.cli.terminal.documents import Several, picked
 from edl_ckpt.cli.terminal.tables import PIPE, Bar, Cell, Column, Lines, Table, head, styled
 from edl_ckpt.core.base import words
 from edl_ckpt.core.model.versions import DAMAGED, SUSPECT, Listing, State, Version
@@ -17,10 +17,7 @@ from edl_ckpt.core.sources.elasticdl.loader import listed_crashes, mistaken, tak
 from edl_ckpt.core.sources.systems import kinds_of, title_of
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from edl_ckpt.core.catalog.experiment import Experiment, Trial
-    from edl_ckpt.core.operations.report.survey import LocationReport
+    pass
 
 
 STATE_STYLES: Mapping[str, str] = {
@@ -242,134 +239,3 @@ def warnings(listing: Listing) -> Iterator[str]:
         yield f"{listing.location}: ElasticDL cannot start from this directory: it stops at {stops}"
     for name, number in mistaken(listing):
         yield f"{listing.location}: {name!r} is no checkpoint, but ElasticDL reads it as version {number}"
-
-
-def experiment_document(experiment: Experiment) -> dict[str, Any]:
-    """Return `edl-ckpt/list/1` of all trials, with the key `experiment`."""
-    listed = document([trial.listing for trial in experiment.trials if trial.fault is None])
-    trials = [_trial(trial, experiment.metric) for trial in experiment.trials]
-    where, best = experiment.location.url, _ref_of(experiment.best)
-    found = picked(experiment, "location metric mode best trials", location=where, best=best, trials=trials)
-    return {**listed, "experiment": found}
-
-
-def experiment_records(experiment: Experiment) -> list[dict[str, Any]]:
-    """Return a trial after the other, with the keys of its document, and its best version, or its latest, as `ref`."""
-    found = [_trial(trial, experiment.metric) for trial in experiment.trials]
-    return [{**trial, "ref": trial["best"] or trial["latest"]} for trial in found if trial["best"] or trial["latest"]]
-
-
-def _trial(trial: Trial, metric: str | None) -> dict[str, Any]:
-    return {
-        "name": trial.name,
-        "location": trial.location.url,
-        "versions": len(trial.listing.versions),
-        "complete": _complete(trial),
-        "size_bytes": _size(trial),
-        "latest": _ref_of(trial.latest),
-        "best": _ref_of(trial.best),
-        "value": None if trial.best is None or metric is None else trial.best.metrics[metric],
-        "fault": None if trial.fault is None else trial.fault.message,
-    }
-
-
-def _ref_of(version: Version | None) -> str | None:
-    return None if version is None else version.ref
-
-
-def _complete(trial: Trial) -> int:
-    return sum(1 for version in trial.listing.versions if version.is_good)
-
-
-def _size(trial: Trial) -> int:
-    return sum(version.size_bytes for version in trial.listing.versions)
-
-
-def experiment_rows(experiment: Experiment) -> list[list[Any]]:
-    """Return a header and one row for each trial, the best first."""
-    common = picked(experiment, "metric mode")
-    keys = "name location versions complete size_bytes latest best value fault metric mode"
-    return rows_of(keys, (_trial(trial, experiment.metric) | common for trial in experiment.trials))
-
-
-def experiment_human(experiment: Experiment) -> Lines:
-    """Yield a head with the metric and its better end, and a line for each trial."""
-    if not experiment.trials:
-        yield head(experiment.location.url, "no trial: no directory in it has versions")
-        return
-    versions = sum(len(trial.listing.versions) for trial in experiment.trials)
-    size = sum(map(_size, experiment.trials))
-    counts = f"{text.count(len(experiment.trials), 'trial')}, {text.count(versions, 'version')}, {words.size(size)}"
-    mode = f" ({experiment.mode})" if experiment.mode else ""
-    by = "" if experiment.metric is None else f", by {text.escaped(experiment.metric)}{mode}"
-    yield head(experiment.location.url, f"{counts}{by}")
-    yield _trial_table(experiment)
-    if experiment.best is not None:
-        yield styled(f"{BEST} is the best of all complete versions", "dim")
-    elif experiment.metric is not None and experiment.mode is None:
-        name = text.escaped(experiment.metric)
-        yield styled(f"is max or min better for {name}? Say it with --mode, or `edl-ckpt metrics mode`", "dim")
-    elif experiment.metric is None and any(v.metrics for t in experiment.trials for v in t.listing.versions):
-        yield styled("the trials have several metrics: choose one with --metric", "dim")
-
-
-def _trial_table(experiment: Experiment) -> RenderableType:
-    metric = experiment.metric if experiment.mode else None
-    ranked = (Column("best", "number", worth=8), Column(metric, "number", worth=9)) if metric else ()
-    table = Table(
-        Column("trial", "name"),
-        Column("versions", "number", worth=4),
-        Column("size", "number", worth=3),
-        Column("latest", "number", worth=6),
-        *ranked,
-        Column("remark", "prose", worth=7, title=""),
-    )
-    for trial in experiment.trials:
-        cells: list[Cell | str] = []
-        if metric:
-            is_best = trial.best is not None and trial.best is experiment.best
-            value = metric_cell(trial.best.metrics, metric, best=is_best) if trial.best else ""
-            cells = [_key(trial.best), Cell(value if is_best else f"{value} ", "green" if is_best else "")]
-        versions = text.count(len(trial.listing.versions))
-        table.add(trial.name, versions, words.size(_size(trial)), _key(trial.latest), *cells, _remark(trial))
-    return table
-
-
-def _key(version: Version | None) -> str:
-    return "-" if version is None else str(version.key)
-
-
-def _remark(trial: Trial) -> Cell:
-    """Return what is wrong with a trial: it cannot be listed, or versions of it are not whole."""
-    if trial.fault is not None:
-        return Cell(f"cannot be read now: {trial.fault.message}", "red")
-    others = len(trial.listing.versions) - _complete(trial)
-    return Cell(f"{others} not complete" if others else "", "dim")
-
-
-def report_document(report: LocationReport) -> dict[str, Any]:
-    """Return `edl-ckpt/report/1`."""
-    opened = "ref ok fault? parameters tables findings"
-    entries = report.retention.entries if report.retention else {}
-    kept = {path: {"action": e.action.value, "reasons": list(e.reasons)} for path, e in entries.items()}
-    return document_of(
-        "report",
-        report,
-        "location made seed layout total_versions complete_versions size_bytes versions best retention opened newest"
-        " tensors drift problems left_out bytes_read unread",
-        location=report.location.url,
-        made=timestamp(report.made),
-        versions=[keys_of(v) | {"action": None, "reasons": []} | kept.get(v.path, {}) for v in report.versions],
-        best={name: version.ref for name, version in report.best.items()},
-        retention=picked(report.retention, "rules stored deletions deleted_bytes") if report.retention else None,
-        opened=[
-            picked(each, opened, ref=each.version.ref, tables=[picked(t, "name rows size_bytes") for t in each.tables])
-            for each in report.opened
-        ],
-        tensors=[as_dict(each.stats) | {"of_elements": each.of_elements} for each in report.tensors],
-    )
-
-
-def report_human(report: LocationReport, place: str) -> Lines:
-    """Yield where the page is, and what it is about."""
-    yield head(place, f"{text.count(report.total_versions, 'version')} of {text.escaped(report.location.url)}")

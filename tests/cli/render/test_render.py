@@ -31,10 +31,12 @@ from edl_ckpt.cli.options.settings import Setting, Settings
 from edl_ckpt.cli.render import config, doctor, follow, metadata, recorded, written
 from edl_ckpt.cli.render import diff as render_diff
 from edl_ckpt.cli.render import du as render_usage
+from edl_ckpt.cli.render import experiment as render_experiment
 from edl_ckpt.cli.render import get as render_get
 from edl_ckpt.cli.render import inspect as render_inspect
 from edl_ckpt.cli.render import listing as render_list
 from edl_ckpt.cli.render import prune as render_prune
+from edl_ckpt.cli.render import report as render_report
 from edl_ckpt.cli.render import systems as render_systems
 from edl_ckpt.cli.render import verify as render_verify
 from edl_ckpt.cli.terminal import tables
@@ -446,9 +448,9 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "diff.document": lambda r: [render_diff.document(r.diff), render_diff.document(r.diff, rows=True)],
     "diff.human": lambda r: [render_diff.human(r.diff), render_diff.human(replace(r.diff, equal=True))],
     "diff.rows": lambda r: [render_diff.rows(r.diff)],
-    "listing.experiment_document": lambda r: map(render_list.experiment_document, r.experiments),
-    "listing.experiment_human": lambda r: map(render_list.experiment_human, r.experiments),
-    "listing.experiment_rows": lambda r: map(render_list.experiment_rows, r.experiments[:2]),
+    "experiment.experiment_document": lambda r: map(render_experiment.experiment_document, r.experiments),
+    "experiment.experiment_human": lambda r: map(render_experiment.experiment_human, r.experiments),
+    "experiment.experiment_rows": lambda r: map(render_experiment.experiment_rows, r.experiments[:2]),
     "written.export_document": lambda r: [written.export_document(r.exported)],
     "written.export_human": lambda r: [written.export_human(r.exported)],
     "written.planned_export_document": lambda r: [written.planned_export_document(each) for each in export_plans(r)],
@@ -481,11 +483,11 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "prune.rows": lambda r: [render_prune.rows(r.pruned.plan)],
     "prune.human": lambda r: [render_prune.human(r.pruned.plan, r.pruned)],
     "prune.plan_human": lambda r: [render_prune.plan_human(r.pruned.plan)],
-    "listing.report_document": lambda r: [
-        render_list.report_document(report_location(r.listing.location, policy))
+    "report.report_document": lambda r: [
+        render_report.report_document(report_location(r.listing.location, policy))
         for policy in (None, Policy((Latest(1),)))
     ],
-    "listing.report_human": lambda r: [render_list.report_human(report_location(r.listing.location), "a\x1b.html")],
+    "report.report_human": lambda r: [render_report.report_human(report_location(r.listing.location), "a\x1b.html")],
     "written.repair_document": lambda _: map(written.repair_document, REPAIRS),
     "written.repair_human": lambda _: map(written.repair_human, REPAIRS),
     "written.written_document": lambda r: [
