@@ -115,10 +115,10 @@ def _show_experiment(out: Output, place: str, metric: str | None, mode: o.Mode, 
 
     found = list_experiment(out.location(place), metric=metric, mode=mode, grace_seconds=grace_seconds)
     out.show(
-        lambda: render.experiment_document(found),
-        render.experiment_human(found),
-        lambda: render.experiment_rows(found),
-        lambda: render.experiment_records(found),
+        lambda: render.document(found),
+        render.human(found),
+        lambda: render.rows(found),
+        lambda: render.records(found),
     )
     for trial in found.trials:
         if trial.fault is not None:

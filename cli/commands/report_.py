@@ -67,7 +67,7 @@ def report_command(
             raise parent
         write(report)
     if output != "-":
-        out.show(lambda: render.report_document(report), render.report_human(report, output or ""))
+        out.show(lambda: render.document(report), render.human(report, output or ""))
     out.conclude(ok=not report.unread)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from edl_ckpt.cli.render.listing import document
+from edl_ckpt.cli.render.listing import document as listed_document
 from edl_ckpt.cli.render.recorded import BEST, metric_cell
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import picked, rows_of
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from edl_ckpt.core.catalog.experiment import Experiment, Trial
 
 
-def experiment_document(experiment: Experiment) -> dict[str, Any]:
+def document(experiment: Experiment) -> dict[str, Any]:
     """Return `edl-ckpt/list/1` of all trials, with the key `experiment`."""
-    listed = document([trial.listing for trial in experiment.trials if trial.fault is None])
+    listed = listed_document([trial.listing for trial in experiment.trials if trial.fault is None])
     trials = [_trial(trial, experiment.metric) for trial in experiment.trials]
     where, best = experiment.location.url, _ref_of(experiment.best)
     found = picked(experiment, "location metric mode best trials", location=where, best=best, trials=trials)
     return {**listed, "experiment": found}
 
 
-def experiment_records(experiment: Experiment) -> list[dict[str, Any]]:
+def records(experiment: Experiment) -> list[dict[str, Any]]:
     """Return a trial after the other, with the keys of its document, and its best version, or its latest, as `ref`."""
     found = [_trial(trial, experiment.metric) for trial in experiment.trials]
     return [{**trial, "ref": trial["best"] or trial["latest"]} for trial in found if trial["best"] or trial["latest"]]
@@ -59,14 +59,14 @@ def _size(trial: Trial) -> int:
     return sum(version.size_bytes for version in trial.listing.versions)
 
 
-def experiment_rows(experiment: Experiment) -> list[list[Any]]:
+def rows(experiment: Experiment) -> list[list[Any]]:
     """Return a header and one row for each trial, the best first."""
     common = picked(experiment, "metric mode")
     keys = "name location versions complete size_bytes latest best value fault metric mode"
     return rows_of(keys, (_trial(trial, experiment.metric) | common for trial in experiment.trials))
 
 
-def experiment_human(experiment: Experiment) -> Lines:
+def human(experiment: Experiment) -> Lines:
     """Yield a head with the metric and its better end, and a line for each trial."""
     if not experiment.trials:
         yield head(experiment.location.url, "no trial: no directory in it has versions")

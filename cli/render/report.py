@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.report.survey import LocationReport
 
 
-def report_document(report: LocationReport) -> dict[str, Any]:
+def document(report: LocationReport) -> dict[str, Any]:
     """Return `edl-ckpt/report/1`."""
     opened = "ref ok fault? parameters tables findings"
     entries = report.retention.entries if report.retention else {}
@@ -36,6 +36,6 @@ def report_document(report: LocationReport) -> dict[str, Any]:
     )
 
 
-def report_human(report: LocationReport, place: str) -> Lines:
+def human(report: LocationReport, place: str) -> Lines:
     """Yield where the page is, and what it is about."""
     yield head(place, f"{text.count(report.total_versions, 'version')} of {text.escaped(report.location.url)}")

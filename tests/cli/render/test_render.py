@@ -448,9 +448,9 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "diff.document": lambda r: [render_diff.document(r.diff), render_diff.document(r.diff, rows=True)],
     "diff.human": lambda r: [render_diff.human(r.diff), render_diff.human(replace(r.diff, equal=True))],
     "diff.rows": lambda r: [render_diff.rows(r.diff)],
-    "experiment.experiment_document": lambda r: map(render_experiment.experiment_document, r.experiments),
-    "experiment.experiment_human": lambda r: map(render_experiment.experiment_human, r.experiments),
-    "experiment.experiment_rows": lambda r: map(render_experiment.experiment_rows, r.experiments[:2]),
+    "experiment.document": lambda r: map(render_experiment.document, r.experiments),
+    "experiment.human": lambda r: map(render_experiment.human, r.experiments),
+    "experiment.rows": lambda r: map(render_experiment.rows, r.experiments[:2]),
     "written.export_document": lambda r: [written.export_document(r.exported)],
     "written.export_human": lambda r: [written.export_human(r.exported)],
     "written.planned_export_document": lambda r: [written.planned_export_document(each) for each in export_plans(r)],
@@ -483,11 +483,11 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "prune.rows": lambda r: [render_prune.rows(r.pruned.plan)],
     "prune.human": lambda r: [render_prune.human(r.pruned.plan, r.pruned)],
     "prune.plan_human": lambda r: [render_prune.plan_human(r.pruned.plan)],
-    "report.report_document": lambda r: [
-        render_report.report_document(report_location(r.listing.location, policy))
+    "report.document": lambda r: [
+        render_report.document(report_location(r.listing.location, policy))
         for policy in (None, Policy((Latest(1),)))
     ],
-    "report.report_human": lambda r: [render_report.report_human(report_location(r.listing.location), "a\x1b.html")],
+    "report.human": lambda r: [render_report.human(report_location(r.listing.location), "a\x1b.html")],
     "written.repair_document": lambda _: map(written.repair_document, REPAIRS),
     "written.repair_human": lambda _: map(written.repair_human, REPAIRS),
     "written.written_document": lambda r: [
