@@ -14,7 +14,7 @@ from edl_ckpt.cli.terminal.tables import PIPE, Bar, Cell, Column, Lines, Table, 
 from edl_ckpt.core.base import words
 from edl_ckpt.core.model.versions import DAMAGED, SUSPECT, Listing, State, Version
 from edl_ckpt.core.sources.elasticdl.loader import listed_crashes, mistaken, takes_for_whole
-from edl_ckpt.core.sources.systems import kinds_of, title_of
+from edl_ckpt.core.sources.systems import kinds_of, system_named, title_of
 
 if TYPE_CHECKING:
     pass
@@ -227,7 +227,8 @@ def warnings(listing: Listing) -> Iterator[str]:
     for version in listing.versions:
         if version.seal_warning:
             yield f"{version.ref}: {version.seal_warning}"
-    if not any(version.is_elasticdl for version in listing.versions):
+    systems = {version.layout.system for version in listing.versions}
+    if not any(system_named(system).scans_locations for system in systems):
         return
     for version in filter(takes_for_whole, listing.versions):
         lacks = version.absent or "it has files that are no shards"

@@ -111,7 +111,7 @@ def check_is_no_file(location: Location) -> None:
 def check_in_location(version: Version) -> None:
     """Raise RefusedError for a checkpoint by itself, which has no location that could be changed."""
     if version.is_alone:
-        what = "file" if version.is_elasticdl else "checkpoint"
+        what = "file" if version.has_only_shards else "checkpoint"
         raise RefusedError(
             f"a single {what}, not the directory of a run: it has no metrics, tags, note or seal, and is not replaced",
             path=version.path,

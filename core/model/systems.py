@@ -24,6 +24,10 @@ class System:
     """True where its versions have one of several layouts, which users choose by name."""
     has_initializers: bool = False
     """True where a table keeps how the rows of new ids are made."""
+    scans_locations: bool = False
+    """True where its jobs look at all names of a location for the highest number, and stop at some names of others."""
+    restores_one_row: bool = False
+    """True where its jobs restore one row of each id, and place it by the rest of a division, which wants no sign."""
 
     def __repr__(self) -> str:
         return describe("System", self.name, self.title, "reads" * self.reads, "writes" * self.writes)

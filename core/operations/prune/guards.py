@@ -20,6 +20,7 @@ from edl_ckpt.core.catalog.swaps import GRACE_SECONDS, staged_paths
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.prune.retention import by_location
 from edl_ckpt.core.reading.newest import newest_readable
+from edl_ckpt.core.sources.systems import system_named
 from edl_ckpt.core.state.shard_note import has_newer_note, noted_versions
 from edl_ckpt.core.storage import Store, open_store
 
@@ -295,7 +296,8 @@ def guard_warnings(trial: Sequence[Version], guards: Guards, unreadable: Mapping
     if late:
         one = len(late) == 1
         was, kept = ("version {} was", "it is kept") if one else ("versions {} were", "they are kept")
-        restores = "; ElasticDL restores the highest number" if whole[-1].is_elasticdl else ""
+        system = system_named(whole[-1].layout.system)
+        restores = f"; {system.title} restores the highest number" if system.scans_locations else ""
         written = f"{trial[0].location}: {was.format(', '.join(late))} written long after higher numbers"
         warnings.append(f"{written}, so {kept} (did the job restart?){restores}")
     return warnings

@@ -16,6 +16,7 @@ from edl_ckpt.core.operations.verify.findings import Report
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.elasticdl.loader import names_listed, scan_crashes, takes_for_whole
 from edl_ckpt.core.sources.registry import source_of
+from edl_ckpt.core.sources.systems import system_named
 from edl_ckpt.core.state.shard_note import mixture
 from edl_ckpt.core.storage import Store
 from edl_ckpt.core.storage.interface import RangeReader
@@ -33,7 +34,8 @@ def check_names(store: Store, version: Version, *, beside: bool, listing: Listin
         _check_listing(version, report)
         if why := mixture(store, version):
             report.add("mixed-runs", why, path=version.path)
-        if beside and version.is_elasticdl and not version.is_alone:  # it scans nothing where a file is alone
+        is_scanned = system_named(version.layout.system).scans_locations and not version.is_alone
+        if beside and is_scanned:
             _check_location(store, version, listing, report)
     return report
 

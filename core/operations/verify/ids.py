@@ -44,6 +44,7 @@ from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece, check_row_c
 from edl_ckpt.core.reading.pieces import IdsAt, PieceAt, ids_at, in_tasks, total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.reading.row_batches import row_batches
+from edl_ckpt.core.sources.systems import system_named
 
 _WORDS: Final = {"nan": "NaN", "inf": "infinite", "huge-value": f"2**{HUGE_EXPONENT} or more"}
 ODD: Final = tuple(_WORDS)
@@ -123,7 +124,8 @@ class ContentCheck:
         self._with_values = values
         self._is_concurrent = values and not job.executor.is_cluster
         """Threads of this process check ids while others read values."""
-        self._one_row = "; ElasticDL restores only one row per id" if self.version.is_elasticdl else ""
+        self._system = system_named(self.version.layout.system)
+        self._one_row = f"; {self._system.title} restores only one row per id" if self._system.restores_one_row else ""
 
     @property
     def sound(self) -> bool:
@@ -289,7 +291,7 @@ class ContentCheck:
             rows = "row belongs to another shard" if counts.misplaced == 1 else "rows belong to other shards"
             message = f"{counts.misplaced} {rows}: {named}"
             self._report(shard, entry, "misplaced-row", message, ids=counts.examples, count=counts.misplaced)
-        if counts.negative and self.version.is_elasticdl:
+        if counts.negative and self._system.restores_one_row:
             named = ", ".join(map(str, counts.negative_examples))
             message = f"the table has {counted(counts.negative, 'negative id')} in this shard: {named}"
             ids = counts.negative_examples

@@ -29,6 +29,8 @@ about: Final = System(
     judged_with=("ElasticDL",),
     names_layouts=True,
     has_initializers=True,
+    scans_locations=True,
+    restores_one_row=True,
 )
 systems: Final = (about.name,)
 alone = names.FREE_FILE
