@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,13 +45,22 @@ from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.model.versions import CheckpointRef, Listing, Seal, State, Version, differing_sizes
 from edl_ckpt.core.operations.verify.against import check_against
 from edl_ckpt.core.operations.verify.companions import check_companions
-from edl_ckpt.core.operations.verify.findings import HINTS, LEVELS, UNREAD, Finding, Report, ValueSample, VerifyResult
+from edl_ckpt.core.operations.verify.findings import (
+    HINTS,
+    LEVELS,
+    UNREAD,
+    Against,
+    Finding,
+    Report,
+    ValueSample,
+    VerifyResult,
+)
 from edl_ckpt.core.operations.verify.headers import check_headers, check_names, open_readable_shards
 from edl_ckpt.core.operations.verify.ids import ContentCheck, ids_of
 from edl_ckpt.core.operations.verify.like import Form, check_like, form_of
 from edl_ckpt.core.operations.verify.loaders import look_with
 from edl_ckpt.core.operations.verify.memory import Memory, is_settled, known_damage
-from edl_ckpt.core.operations.verify.other_files import NOTHING_ELSE, check_others
+from edl_ckpt.core.operations.verify.other_files import NOTHING_ELSE, Others, check_others
 from edl_ckpt.core.operations.verify.stored_sums import check_sample, check_stored_sums, report_chunks
 from edl_ckpt.core.proof.digests import Digests, read_digests
 from edl_ckpt.core.proof.fingerprint import Fingerprint, agrees
@@ -349,12 +358,57 @@ def verify_indexed(version: Version, job: Job, scope: Scope) -> tuple[VerifyResu
     raise AssertionError  # the loop always ends by a return or a raise
 
 
+class _Read(NamedTuple):
+    """What a check of ids and values found besides its findings."""
+
+    fingerprint: Fingerprint | None = None
+    sound: bool = True
+    """False where ids and rows do not match everywhere."""
+    compared: int = 0
+    """How many checksums were compared."""
+    beside: Others = NOTHING_ELSE
+    against: Against | None = None
+
+
+_NOTHING_READ: Final = _Read()
+
+
+def _check_contents(
+    content: ContentCheck, seal: Seal | None, readers: Mapping[str, RangeReader], scope: Scope, *, whole: bool
+) -> _Read:
+    """Check ids, and as the scope says all values, or a part of them; `whole` says that every shard is indexed."""
+    checkpoint, report, job = content.checkpoint, content.report, content.job
+    version = checkpoint.version
+    read = _NOTHING_READ
+    with report.checking("ids"):
+        content.check_ids()
+        check_companions(checkpoint, report)
+    if scope.level == "deep":
+        contradicted = source_of(version).blocking(version, checkpoint.shards)
+        certain = whole and not contradicted and version.state is not State.MIXED
+        fingerprint = _check_all(content, seal, readers, certain=certain)
+        _check_sealed(seal, fingerprint, version, report)
+        with report.checking("values"):
+            against = check_against(version, fingerprint, scope.against, report)
+            beside = check_others(checkpoint, seal, report)
+            compared = check_stored_sums(checkpoint, report, job) + beside.compared
+        read = _Read(fingerprint, compared=compared, beside=beside, against=against)
+    elif scope.sample is not None:
+        with report.checking("values"):
+            check_sample(checkpoint, seal, readers, report, job, scope.sample)
+    with report.checking("ids"):
+        content.wait_for_ids()
+    return read._replace(sound=content.sound)
+
+
 def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tuple[ShardIndex, ...]]:
-    level, sample, begun = scope.level, scope.sample, time.time()
+    level = scope.level
+    begun = time.time()
     if version.fault and not version.shards:
         raise version.fault.error()
     store = open_store(version.location)
-    report, read_before = Report(), job.executor.bytes_read()
+    report = Report()
+    read_before = job.executor.bytes_read()
     with ExitStack() as stack:
         others = Beside(2)  # far away, each of these takes a request or two, as the headers do
         stack.callback(others.close)
@@ -368,28 +422,11 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
         report.take(awaited(names))
         seal, found = awaited(sealed)
         report.take(found)
-        fingerprint, sound, compared, beside, against = None, True, 0, NOTHING_ELSE, None
+        read = _NOTHING_READ
         if level != "quick":
             content = ContentCheck(checkpoint, report, job, values=level == "deep")
             stack.callback(content.close)
-            with report.checking("ids"):
-                content.check_ids()
-                check_companions(checkpoint, report)
-            if level == "deep":
-                contradicted = source_of(version).blocking(version, checkpoint.shards)
-                certain = whole and not contradicted and version.state is not State.MIXED
-                fingerprint = _check_all(content, seal, readers, certain=certain)
-                _check_sealed(seal, fingerprint, version, report)
-                with report.checking("values"):
-                    against = check_against(version, fingerprint, scope.against, report)
-                    beside = check_others(checkpoint, seal, report)
-                    compared = check_stored_sums(checkpoint, report, job) + beside.compared
-            elif sample is not None:
-                with report.checking("values"):
-                    check_sample(checkpoint, seal, readers, report, job, sample)
-            with report.checking("ids"):
-                content.wait_for_ids()
-            sound = content.sound
+            read = _check_contents(content, seal, readers, scope, whole=whole)
         view = None if scope.loader is None else look_with(checkpoint, *scope.loader, report)
         known = known_damage(version, level)
         findings = _in_order([*report.findings, *known], {} if seal is None else seal.sizes, version)
@@ -403,21 +440,21 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
         version.ref,
         level,
         findings,
-        fingerprint.text if fingerprint else None,
+        read.fingerprint.text if read.fingerprint else None,
         bytes_read,
         sealed=seal is not None,
         shards=version.ps_num or len(version.shards),
         shards_read=len(checkpoint.shards),
-        ids_read=sound,
+        ids_read=read.sound,
         checks=report.checks(),
-        sample=sample,
-        checksums=compared,
-        uncompared=beside.uncompared,
-        unread_files=beside.unread,
+        sample=scope.sample,
+        checksums=read.compared,
+        uncompared=read.beside.uncompared,
+        unread_files=read.beside.unread,
         loader=view,
         like=scope.like.ref if scope.like else "",
-        against=against,
-        content=fingerprint,
+        against=read.against,
+        content=read.fingerprint,
         state=version.state,
         doubts=version.doubts,
         modified=version.modified,
@@ -444,20 +481,30 @@ def _read_files(version: Version, checkpoint: Checkpoint, begun: float) -> str:
 def _in_order(findings: Sequence[Finding], sealed: Mapping[str, int], version: Version) -> tuple[Finding, ...]:
     """Return findings, errors first. Where files are cut or absent, the seal knows their sizes, and is not renewed."""
     if any(finding.code in _BROKEN for finding in findings):
-        findings = [replace(f, hint="") if f.code in _NOT_MATCHING else f for f in findings]
-        whole = ((f, sealed.get(version.name_of(f.path))) for f in findings)
-        findings = [replace(f, message=_LEAST.sub(f"of {n:,} bytes", f.message)) if n else f for f, n in whole]
+        findings = [_of_broken(finding, sealed.get(version.name_of(finding.path))) for finding in findings]
     return tuple(
         sorted(findings, key=lambda f: (f.severity, f.shard is None, f.shard or 0, f.offset or 0, f.code, f.subject))
     )
 
 
+def _of_broken(finding: Finding, sealed_bytes: int | None) -> Finding:
+    """Return a finding in a version that lacks bytes: with the size of its file, if a seal says it."""
+    if finding.code in _NOT_MATCHING:
+        finding = replace(finding, hint="")
+    if sealed_bytes:
+        finding = replace(finding, message=_LEAST.sub(f"of {sealed_bytes:,} bytes", finding.message))
+    return finding
+
+
 def _ids_of_all(checkpoint: Checkpoint, findings: Iterable[Finding]) -> Iterator[tuple[Finding, I64]]:
     """Yield the ids of all findings that name some; findings of several parts of one table have the same ids."""
-    for finding in {(f.code, f.path, f.subject): f for f in findings if f.ids}.values():
+    with_ids = {(finding.code, finding.path, finding.subject): finding for finding in findings if finding.ids}
+    for finding in with_ids.values():
         of_table = checkpoint.entries(finding.subject)
         within = [pair for pair in of_table if finding.shard is None or pair[0].file.path == finding.path]
-        yield from ((finding, ids) for ids in ids_of(checkpoint, finding.code, within) if len(ids))
+        for ids in ids_of(checkpoint, finding.code, within):
+            if len(ids):
+                yield finding, ids
     checkpoint.check_unchanged()
 
 
@@ -520,25 +567,23 @@ def verify_versions(
     results: list[VerifyResult] = []
     failed: list[tuple[str, EdlCkptError]] = []
     seen: set[Location] = set()
-    form = None if like is None else form_of(like)
-    digests = None if against is None else read_digests(against)
-    verify = (
-        partial(verify_and_seal, wait_seconds=wait_seconds, take_ids=take_ids, remember=False)
-        if seal
-        else partial(
+    verify: Callable[..., VerifyResult]
+    if seal:
+        verify = partial(verify_and_seal, wait_seconds=wait_seconds, take_ids=take_ids, remember=False)
+    else:
+        verify = partial(
             verify_version,
             level=level,
             sample=sample,
             loader=loader,
             take_ids=take_ids,
-            like=form,
-            against=digests,
+            like=None if like is None else form_of(like),
+            against=None if against is None else read_digests(against),
             remember=False,
         )
-    )
     versions = several(versions, "versions")
     if level == "deep" or seal:
-        expect(reporter, sum(v.size_bytes << (seal and not v.fingerprint) for v in versions if isinstance(v, Version)))
+        expect(reporter, _bytes_to_read(versions, seal=seal))
     with Memory() as memory:
         for wanted in versions:
             COMMIT.more()  # between two versions a signal ends the command: the one before may have been sealed
@@ -556,7 +601,8 @@ def verify_versions(
                 )
                 memory.take(version.location, result)
                 if may_be_writing and version.state is State.WRITING and not result.sealed:
-                    result = replace(result, findings=tuple(replace(f, severity="warning") for f in result.findings))
+                    warnings = [replace(finding, severity="warning") for finding in result.findings]
+                    result = replace(result, findings=tuple(warnings))
             except EdlCkptError as error:
                 failed.append((wanted.ref if isinstance(wanted, Version) else str(wanted), error))
                 take(failed[-1])
@@ -565,6 +611,16 @@ def verify_versions(
             seen.add(version.location)
             take(result)
     return VerifyRun(tuple(results), tuple(failed))
+
+
+def _bytes_to_read(versions: Iterable[VersionLike], *, seal: bool) -> int:
+    """Return the bytes that a run reads of the versions whose size is known; to seal one takes a second pass."""
+    total = 0
+    for version in versions:
+        if isinstance(version, Version):
+            passes = 2 if seal and not version.fingerprint else 1
+            total += passes * version.size_bytes
+    return total
 
 
 def verify_and_seal(
@@ -601,6 +657,17 @@ def verify_and_seal(
     return sealed
 
 
+def _why_not_sealed(result: VerifyResult, codes: Collection[str]) -> str:
+    """Return what of the findings is against a seal, the worst first."""
+    if not _NOT_MATCHING.isdisjoint(codes):
+        if result.sealed or any(finding.check == "seal" for finding in result.findings):
+            return "its seal is damaged or does not match; see --force"
+        return f"a checksum in its files does not match{_FORCED}"
+    if "empty-file" in codes:
+        return f"a file is empty{_FORCED}"
+    return f"not every tensor was read{_FORCED}"
+
+
 def _seal_checked(
     version: Version, result: VerifyResult, job: Job, *, use_seal: bool, wait_seconds: float
 ) -> VerifyResult:
@@ -611,12 +678,7 @@ def _seal_checked(
     codes = {finding.code for finding in result.findings}
     doubts = [finding for finding in result.findings if finding.code in {*_NOT_MATCHING, UNREAD, "empty-file"}]
     if doubts and use_seal:
-        why = f"{'a file is empty' if 'empty-file' in codes else 'not every tensor was read'}{_FORCED}"
-        if _NOT_MATCHING & codes:
-            why = f"a checksum in its files does not match{_FORCED}"
-            if result.sealed or any(finding.check == "seal" for finding in result.findings):
-                why = "its seal is damaged or does not match; see --force"
-        job.reporter.warn(f"{result.ref}: not sealed, because {why}")
+        job.reporter.warn(f"{result.ref}: not sealed, because {_why_not_sealed(result, codes)}")
         return result
     if not result.sealed or "old-seal" in codes:
         faults = [f"{finding.subject!r}: {finding.message}" for finding in doubts]
