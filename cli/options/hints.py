@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 from edl_ckpt.cli.options import slips
 from edl_ckpt.cli.options.usage import origin
 from edl_ckpt.cli.terminal.text import escaped
-from edl_ckpt.core.base.errors import AuthError, EdlCkptError, NoSpaceError, NotFoundError, UnavailableError, UsageError
+from edl_ckpt.core.base.errors import (
+    AuthError,
+    EdlCkptError,
+    NoSpaceError,
+    NotFoundError,
+    UnavailableError,
+    UnsupportedError,
+    UsageError,
+)
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.words import abridged, closest, command
 
@@ -31,6 +39,10 @@ _ADDRESS: Final = r"([a-zA-Z][a-zA-Z0-9]+):/+([^/].*)"
 
 def add_hint(error: EdlCkptError, context: Any, values: Mapping[str, Any], out: Output) -> None:
     """Give an error the hint that only the command line knows: what was meant, or where a value came from."""
+    if isinstance(error, UsageError | UnsupportedError) and context is not None and "`" in error.message:
+        from edl_ckpt.cli.options.parameters import in_options  # few errors quote a parameter
+
+        error.message = in_options(error.message, _flags_of(context))
     is_of_words = isinstance(error, NotFoundError | UsageError) and context is not None
     if is_of_words and (meant := slips.swapped(context)):
         error.hint = meant
@@ -41,6 +53,14 @@ def add_hint(error: EdlCkptError, context: Any, values: Mapping[str, Any], out: 
         sources = "; ".join(_sources(error, context, values, out))
         joined = " " if str(error.hint).endswith("?") else "; "
         error.hint = joined.join(part for part in (error.hint, sources) if part) or None
+
+
+def _flags_of(context: Any) -> set[str]:
+    """Return all flags of a command."""
+    flags: set[str] = set()
+    for parameter in context.command.params:
+        flags.update(parameter.opts)
+    return flags
 
 
 def _is_about_place(error: EdlCkptError) -> bool:

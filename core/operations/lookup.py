@@ -315,7 +315,7 @@ def find_nearest(
     than 256 rows at a time.
     """
     if len(lookup.ids) > _QUERIES_AT_ONCE:
-        raise UnsupportedError(f"--nearest takes at most {_QUERIES_AT_ONCE} rows at a time, got {len(lookup.ids)}")
+        raise UnsupportedError(f"`nearest` takes at most {_QUERIES_AT_ONCE} rows at a time, got {len(lookup.ids)}")
     if count < 1:
         raise UsageError(f"nearest must be at least 1, got {count}")
     queries = _unit(lookup.vectors)

@@ -120,17 +120,17 @@ def requested(request: ExportRequest, format_name: str | None, executor: Executo
         check_outside(request.version, request.goal, replaces=request.force)
     _check_name(name)
     if request.digests and request.partial:
-        raise UsageError("--digests cannot be used with --partial: they are of a whole version")
+        raise UsageError("`digests` cannot be used with `partial`: they are of a whole version")
     _check_traits(FORMATS[name], request, is_cluster=cluster is not None)
     if cluster is not None:
         if request.partial:
-            raise UsageError("--partial cannot be used with --cluster")
+            raise UsageError("`partial` cannot be used with `executor`")
         _check_parts(name, request)
     _check_remap(FORMATS[name], request)
     chosen = Bundle if name == Bundle.traits.name and _is_whole_bundle(request) else FORMATS[name]
     if not issubclass(chosen, SystemFormat) and (request.ranks or request.names):
         of_systems = _names(each for each in _FORMATS if issubclass(each, SystemFormat))
-        raise UsageError(f"--ranks and --map are for {of_systems}, and for tensorflow with --ranks")
+        raise UsageError(f"`ranks` and `names` are for {of_systems}, and for tensorflow with `ranks`")
     return chosen(replace(request, cluster=cluster))
 
 
@@ -152,17 +152,17 @@ def _check_traits(kind: type[ExportFormat], request: ExportRequest, *, is_cluste
     """Raise UsageError for limits that a format does not take."""
     if request.limit is not None and not kind.traits.takes_limit:
         limited = sorted(each.traits.name for each in _FORMATS if each.traits.takes_limit)
-        raise UsageError(f"--limit is for {', '.join(limited)}")
+        raise UsageError(f"`limit` is for {', '.join(limited)}")
     if request.max_shard_bytes and kind is not Safetensors and not is_cluster:
-        raise UsageError("--max-shard-size is for safetensors")
+        raise UsageError("`max_shard_bytes` is for safetensors")
 
 
 def _check_remap(kind: type[ExportFormat], request: ExportRequest) -> None:
-    """Raise UsageError for --remap where a format has no arrays of ids."""
+    """Raise UsageError for `remap` where a format has no arrays of ids."""
     if not request.selection.remap or not kind.traits.spools or kind is Dcp:
         return
     of_arrays = _names(each for each in _FORMATS if not each.traits.spools or each is Dcp)
-    raise UsageError(f"--remap is for {of_arrays}; other formats have ids in rows or files")
+    raise UsageError(f"`remap` is for {of_arrays}; other formats have ids in rows or files")
 
 
 def _is_whole_bundle(request: ExportRequest) -> bool:

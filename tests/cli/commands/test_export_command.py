@@ -127,3 +127,11 @@ def test_import(tmp_path: Path) -> None:
     assert edl("import", tmp_path / "m.ckpt", f"{tmp_path}/run", "--ps", "2").returncode == 2
     assert edl("import", tmp_path / "none.npz", f"{tmp_path}/run@9", "--ps", "2").returncode == 10
     assert "proved" in edl("import", tmp_path / "m.safetensors", f"{tmp_path}/run@9", "--ps", "1").stdout
+
+
+def test_errors_name_options(tmp_path: Path) -> None:
+    """The engine quotes its parameters in an error; the command names the options that were typed."""
+    refused = edl("export", PLACE, tmp_path / "m.csv", "--max-shard-size", "1KB")
+    assert refused.returncode == 2
+    assert "--max-shard-size is for safetensors" in refused.stderr
+    assert "max_shard_bytes" not in refused.stderr

@@ -71,9 +71,9 @@ class MergedCheckpoint(ExportFormat):
 
     def __init__(self, request: ExportRequest) -> None:
         if not request.selection.is_lossless:
-            raise UsageError("a checkpoint is exported whole: no --table, --variable, --dtype or --dense-rows")
+            raise UsageError("a checkpoint is exported whole: no `tables`, `variables`, `dtype` or `dense_rows`")
         if request.selection.order == STORED:
-            raise UsageError("a checkpoint is merged from all shards: no --order stored")
+            raise UsageError("a checkpoint is merged from all shards: no `order` stored")
         if request.partial:
             hint = "export --partial to safetensors, and import that: the result is then a version that says what it is"
             raise UsageError("a checkpoint is exported whole: no --partial", hint=hint)
@@ -175,7 +175,7 @@ class SystemFormat(ExportFormat):
     def __init__(self, request: ExportRequest) -> None:
         chosen = request.selection
         if chosen != Selection(chosen.tables, chosen.variables, chosen.dtype):
-            raise UsageError(f"--dense-rows, --remap, --order, --fill and --quantize are not for {self.traits.name}")
+            raise UsageError(f"`dense_rows`, `remap`, `order`, `fill` and `quantize` are not for {self.traits.name}")
         super().__init__(request)
 
     @contextmanager
@@ -327,7 +327,7 @@ class Dcp(SystemFormat):
     def _numbered(self, request: ExportRequest) -> Iterator[ExportRequest]:
         """Yield the request for a temporary file whose tables are matrices, with their ids next to them."""
         if request.names and request.names.tables:
-            raise UsageError("--remap numbers the rows of all tables: no [tables] in the map")
+            raise UsageError("`remap` numbers the rows of all tables: no [tables] in the map")
         with tempfile.TemporaryDirectory(prefix="edl-ckpt-") as folder:
             goal = Location(os.path.join(folder, "numbered.safetensors"))
             rename = (*(request.names.rename.items() if request.names else ()), *request.rename)

@@ -103,7 +103,7 @@ class Parquet(PartsFormat):
     def write(self, content: ExportContent, target: ExportTarget) -> None:
         """Write the files; UnsupportedError for a table as a matrix, which has no ids."""
         if content.tables and not content.notes:
-            raise UnsupportedError("a Parquet file contains ids and vectors; --dense-rows is for other formats")
+            raise UnsupportedError("a Parquet file contains ids and vectors; `dense_rows` is for other formats")
         files = self._files(content, target.path)
         outputs = {table: table_file(content, table, path) for table, path in files.items()}
         if target.beside:

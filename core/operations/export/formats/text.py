@@ -113,7 +113,7 @@ def _only(content: ExportContent) -> TableRows:
         names = ", ".join(repr(t.name) for t in content.tables) or "none"
         raise UsageError(f"this format takes one table, got {names}", hint="choose one: --table NAME")
     if not content.notes:
-        raise UsageError("each row has its id in a text; --dense-rows is for other formats")
+        raise UsageError("each row has its id in a text; `dense_rows` is for other formats")
     return content.tables[0]
 
 

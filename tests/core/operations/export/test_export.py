@@ -341,8 +341,8 @@ def test_options_of_other_formats(run: Version, tmp_path: Path) -> None:
     """What a format has no use for is refused, and a text does not count the variables that it cannot have."""
     matrix = Selection(tables=("big",), dense_rows="auto")
     for name, options, words in (
-        ("1.npz", {"max_shard_bytes": 1000}, "--max-shard-size is for safetensors"),
-        ("1.csv", {"selection": matrix}, "--dense-rows is for other formats"),
+        ("1.npz", {"max_shard_bytes": 1000}, "`max_shard_bytes` is for safetensors"),
+        ("1.csv", {"selection": matrix}, "`dense_rows` is for other formats"),
     ):
         with pytest.raises(UsageError, match=words):
             export_version(run, str(tmp_path / name), **options)

@@ -81,7 +81,7 @@ def test_limits(run: Version, tmp_path: Path, name: FormatName) -> None:
     """Formats of rows take a limit, and count the rows within it; others refuse one before anything is written."""
     selection = Selection(tables=("big",))
     if not FORMATS[name].traits.takes_limit:
-        with pytest.raises(UsageError, match="--limit is for csv, jsonl, projector, word2vec"):
+        with pytest.raises(UsageError, match="`limit` is for csv, jsonl, projector, word2vec"):
             export_version(run, str(tmp_path / "out"), format_name=name, limit=4)
         assert not (tmp_path / "out").exists()
         return
