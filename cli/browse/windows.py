@@ -92,7 +92,7 @@ class WindowPage(TensorPage):
             return
         reading, by = self._reading
         if by in self.jobs and seen.start in reading and seen[-1] in reading:
-            return  # whoever scrolls on gets these first
+            return  # a person who scrolls on gets these first
 
         def show(found: Any) -> None:
             if rows is self.grid.rows and isinstance(rows, WindowRows):

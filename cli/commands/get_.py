@@ -144,7 +144,7 @@ def write_values(values: npt.NDArray[np.generic], *, npy: str | None) -> bool:
 
 @contextmanager
 def _opened(path: str) -> Iterator[IO[bytes]]:
-    """Open a file, a pipe or stdout for values; a terminal is refused, and so is what is no file and no stream."""
+    """Open a file, a pipe or stdout for values; a terminal is refused, and so is a directory."""
     from edl_ckpt.core.storage.faults import storage_errors
     from edl_ckpt.core.storage.streams import STDOUT, is_stream, open_stream
     from edl_ckpt.core.storage.user_files import check_target

@@ -59,7 +59,7 @@ class LocalPlace:
 
 
 class RemotePlace:
-    """A location on a network, read by the engine: whoever asks for it accepts how long that takes."""
+    """A location on a network, read by the engine: it takes as long as the network does."""
 
     def __init__(self, url: str, options: Iterable[str]) -> None:
         self._url = url

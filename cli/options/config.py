@@ -29,7 +29,7 @@ Defaults = dict[str, dict[str, Any]]
 
 _NAME: Final = "edl-ckpt.toml"
 _MOST_BYTES: Final = 1 << 20
-"""What stands behind it is not read: nobody writes so much by hand."""
+"""No more of a file is read: nobody writes so much by hand."""
 _MOST_LINES: Final = 500
 """In a longer file, no line is looked for: each costs a parsing."""
 STORAGE: Final = "checkpoint_storage"

@@ -244,7 +244,7 @@ def _line(finding: Finding) -> RenderableType:
 def write_report(path: str, content: str, *, append: bool = False) -> None:
     """Write a report to a file of the user's, or append it.
 
-    Raises RefusedError for what is no regular file, NoSpaceError on a full disk, EdlCkptError when writing fails.
+    Raises RefusedError unless it is a regular file, NoSpaceError on a full disk, EdlCkptError when writing fails.
     """
     from edl_ckpt.core.storage.faults import storage_errors
     from edl_ckpt.core.storage.user_files import check_target

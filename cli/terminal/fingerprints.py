@@ -23,7 +23,7 @@ def shortened(text: str) -> str:
 
 
 def shortened_line(item: RenderableType) -> RenderableType:
-    """Return the same of a line with its styles; of what is no line, the thing itself."""
+    """Return the same of a line with its styles; anything else is returned as it is."""
     from rich.text import Text
 
     if isinstance(item, str):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _HEIGHT = 25
 _NO_WIDTH = 100_000
-"""The width of what is no terminal: nothing is folded or left out there."""
+"""The width of a file or a pipe: nothing is folded or left out there."""
 
 
 class AlreadyReported(SystemExit):

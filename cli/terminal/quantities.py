@@ -16,7 +16,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 def parse_size(text: str) -> int:
     """Return the bytes of `512MiB`, `10GB`, `4096B`, `0`; UsageError for anything else.
 
-    A number without a unit may mean GB to whoever wrote it, so it is refused.
+    A number without a unit is refused: its author may have meant GB.
 
     >>> parse_size("512MiB"), parse_size("10GB"), parse_size("1.5k"), parse_size("0")
     (536870912, 10000000000, 1500, 0)

@@ -34,9 +34,9 @@ _Result_co = TypeVar("_Result_co", covariant=True)
 Advance = Callable[[int], None]
 """Takes how many more bytes are done; called from several threads."""
 LOOK_SECONDS: Final = 0.25
-"""How often whoever waits looks whether its command was interrupted."""
+"""How often a waiting thread checks whether its command was interrupted."""
 SILENCE_SECONDS: Final = 1.5
-"""How long whoever cleans up after an interruption waits for a storage that does not answer."""
+"""How long cleaning up after an interruption waits for storage that does not answer."""
 REMOTE_WORKERS: Final = 16
 """Threads for remote storage, where each waits more than it works."""
 SMALL_READS: Final = 32
@@ -120,7 +120,7 @@ class _Patience(Event):
 class _Haste(_Patience):
     """Is set once a signal waits for the end of a commit, and a storage was silent since for so many seconds.
 
-    Whoever waits looks every quarter of a second: time in which nobody looked was work, and no silence.
+    Waiters poll every 0.25 s; a longer gap means that the thread was busy, which is not silence.
     """
 
     def __init__(self) -> None:
@@ -150,9 +150,9 @@ class _Stop(Event):
 def impatient(error: BaseException | None) -> Iterator[None]:
     """After an interruption, let this thread and its workers wait for a network that answers, and for no other.
 
-    Nothing changes unless `error` is a KeyboardInterrupt or a SystemExit. Whoever cleans up behind one enters this:
-    once a storage has been silent for SILENCE_SECONDS, waiting for it raises LockedError. All that clean up behind
-    one interruption have those seconds together.
+    Nothing changes unless `error` is a KeyboardInterrupt or a SystemExit. Code that cleans up after one enters this:
+    once the storage has been silent for SILENCE_SECONDS, waiting for it raises LockedError. All clean-ups after one
+    interruption share those seconds.
     """
     if not isinstance(error, KeyboardInterrupt | SystemExit):
         yield
@@ -417,7 +417,7 @@ class Threads:
         """Do nothing: this process has made it."""
 
     def check_temporary(self, size_bytes: int, tasks: int) -> None:
-        """Do nothing: whoever makes such a file here allocates it first."""
+        """Do nothing: in this process, such a file is allocated when it is made."""
 
     def bytes_read(self) -> int:
         """Return 0: the operation has opened all that is read."""

@@ -30,7 +30,7 @@ def several(given: Iterable[Element], what: str) -> tuple[Element, ...]:
 def several_pairs(given: Iterable[tuple[str, Element]], what: str) -> tuple[tuple[str, Element], ...]:
     """Return pairs of an old name and what it becomes; one pair by itself is one element, as in `several`.
 
-    Raises UsageError for what is no pair, such as a text of two letters.
+    Raises UsageError for values that are not pairs, such as a text of two letters.
 
     >>> several_pairs([("a", "b")], "rename"), several_pairs(("a", "b"), "rename")
     ((('a', 'b'),), (('a', 'b'),))

@@ -66,7 +66,7 @@ def shows_version(relative: str) -> bool:
     if not slash:
         return registry.is_sign(first) or registry.version_named(first) is not None
     if first == STATE_DIR:
-        return not relative.startswith(f"{LOCK_FILE}/")  # whoever comes to write has a lock, whatever is there
+        return not relative.startswith(f"{LOCK_FILE}/")  # a writer makes these before there is a version
     if registry.is_step_name(first):
         return True
     if first.startswith("."):

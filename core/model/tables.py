@@ -246,7 +246,7 @@ class StoredSum:
 
 @dataclass(frozen=True, slots=True)
 class FileNote:
-    """A text that a file has about itself, such as an entry of `__metadata__`; of an index what is no text as JSON."""
+    """A text that a file has about itself, such as an entry of `__metadata__`; other values are JSON."""
 
     file: str
     """Its path in the version."""

@@ -1,7 +1,7 @@
 """What verify found for a version: a level, whether it found errors, when, and the first of them.
 
-A verdict is about the files that were read. The digest of `Version.files_identity` tells these from any others; whoever
-remembers a verdict (`state/verdicts.py`) keeps the digest with it.
+A verdict is about the files that were read. The digest of `Version.files_identity` tells these from any others:
+`state/verdicts.py` remembers it with the verdict.
 """
 
 from __future__ import annotations

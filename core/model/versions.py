@@ -518,7 +518,7 @@ class Version(Shown):
 
     @property
     def names_inside(self) -> tuple[str, ...]:
-        """Return the names in its directory: shards, and what is no shard."""
+        """Return the names in its directory: shards and all others."""
         return (*(self.name_of(file.path) for file in self.files), *self.extra)
 
     @property

@@ -1,4 +1,4 @@
-"""Writing a new version from arrays in memory: an import whose source is no file."""
+"""Writing a new version from arrays in memory: an import without files as its source."""
 
 from __future__ import annotations
 

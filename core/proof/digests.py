@@ -53,7 +53,7 @@ def digests_document(fingerprint: Fingerprint) -> dict[str, Any]:
 def save_digests(path: str, fingerprint: Fingerprint) -> None:
     """Write the digests of a content to a file, which is replaced whole. In a job one rank does that.
 
-    Raises RefusedError for what is no regular file, and the errors of writing.
+    Raises RefusedError unless it is a regular file, and the errors of writing.
     """
     check_target(path)
     text = json.dumps(digests_document(fingerprint), indent=1) + "\n"

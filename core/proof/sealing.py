@@ -334,7 +334,7 @@ def _tasks(file: int, chunks: Sequence[Chunk], task_bytes: int) -> Iterator[_Chu
 WAITING_BYTES: Final = 64 << 20
 """The most bytes that wait for those before them; chunks beyond that are read again."""
 _LEFT_OUT: Final = (Encoding.TAGGED, Encoding.ROWS)
-"""Ids that are summed with what stands between values, and those that are stored nowhere."""
+"""Ids that are summed with the framing bytes between values, and those that are stored nowhere."""
 _GAP_BYTES: Final = 256 << 10
 """The largest part between values and ids that is read for the sums alone."""
 

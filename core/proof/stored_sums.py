@@ -1,7 +1,7 @@
 """What the checksums in a source's own files say of the bytes that went out: a difference ends an operation.
 
-A seal is compared elsewhere (`trust`). These checksums are older: whoever saved the values wrote them. `force` goes on
-all the same, and the new seal records it.
+A seal is compared elsewhere (`trust`). These checksums are older: the job that saved the values wrote them. `force`
+continues in spite of a difference, and the new seal records it.
 """
 
 from __future__ import annotations

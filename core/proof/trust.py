@@ -40,7 +40,7 @@ class Trust:
     """What is known of a version's seal; `forced` says what `force` had to overrule, None for nothing so far."""
 
     version: Version | None
-    """None for a source that is no version: arrays in files, `source` says which."""
+    """None for arrays in files, which `source` names."""
     seal: Seal | None
     """The seal that matches the names and sizes of the files; None without one, and when it was overruled."""
     force: bool

@@ -27,7 +27,7 @@ BY_BYTES: Final = (
 def hostile_bytes(path: str) -> Iterator[None]:
     """Raise CorruptError, with the path, for an error of the block that only the bytes of a file can have caused.
 
-    The error that was raised is its cause, and its kind is in the message: whoever sees it can report it.
+    The error that was raised is its cause, and its kind is in the message, so that people can report it.
     """
     try:
         yield

@@ -92,7 +92,7 @@ class TorchZip:
     _FLAGS: ClassVar[int] = 0x0808
     """Names are UTF-8, and sizes stand behind the values."""
     _EMPTY_FLAGS: ClassVar[int] = 0x0800
-    """A member without bytes has nothing behind it: torch computes where the next one begins."""
+    """No data descriptor follows a member without bytes: torch computes where the next member begins."""
     _PADDING: ClassVar[bytes] = b"FB"
     """The tag of the extra field that fills up."""
 

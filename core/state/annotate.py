@@ -89,7 +89,7 @@ def erase_tag(store: Store, key: int | str, tag: str, drafts: Drafts | None = No
 
 
 def write_note(store: Store, version: Version, text: object) -> None:
-    """Write a version's note; it replaces an older one, and '' removes it. UsageError for what is no text."""
+    """Write a version's note; it replaces an older one, and '' removes it. UsageError for other values than texts."""
     if not isinstance(text, str):
         raise UsageError(f"a note must be a text, got {text!r:.80}")
     with _editing_version(store, version.key) as document:
@@ -97,7 +97,7 @@ def write_note(store: Store, version: Version, text: object) -> None:
 
 
 def write_metadata(store: Store, version: Version, metadata: Mapping[str, Any]) -> None:
-    """Record values by keys; they replace older values of the same keys. UsageError for what is no JSON value."""
+    """Record values by keys; they replace older values of the same keys. UsageError for values that JSON has not."""
     if not isinstance(metadata, Mapping):
         raise UsageError(f"metadata must be a mapping of keys, got {type(metadata).__name__}")
     values = {check_key(key): check_value(value, f"the metadata {key!r}") for key, value in metadata.items()}

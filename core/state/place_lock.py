@@ -1,6 +1,6 @@
 """The kernel's lock on a location's own directory: it needs no file, so it can be taken on a full disk.
 
-Whoever holds the lock's file (`lock.py`) shares this lock. A command that only frees space, where the lock's file
+The holder of the lock's file (`lock.py`) shares this lock. A command that only frees space, where the lock's file
 cannot be written, takes it alone. So the two never work at the same time. Where the file system has no locks on
 directories (some NFS servers), nothing is shared, and nothing can be taken alone.
 """

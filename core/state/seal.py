@@ -40,7 +40,7 @@ def read_seal(store: Store, key: int | str, *, with_chunks: bool = True) -> Seal
     `key` is `Version.key`, and `with_chunks` is that of `parse_seal`.
 
     Raises CorruptError for a seal that is damaged or that is of another version, UnsupportedError for a schema that is
-    newer than this program, RefusedError where our state is no directory of ours, and the errors of storage.
+    newer than this program, RefusedError where our state is in a directory of others, and the errors of storage.
     """
     path = f"{store.location}/{seal_file(key)}"
     try:
@@ -54,7 +54,7 @@ def read_seal(store: Store, key: int | str, *, with_chunks: bool = True) -> Seal
         error.path = path
         raise
     except (UsageError, RefusedError) as error:
-        if os.path.basename(error.path or "") != os.path.basename(path):  # a directory above it is none of ours
+        if os.path.basename(error.path or "") != os.path.basename(path):  # a directory above it is not one that we made
             raise
         # a pipe, say
         raise CorruptError(f"damaged seal: {error.message}", code="checksum-mismatch", path=path) from None

@@ -13,7 +13,7 @@ one run: the servers seal no mixture, and take the seal away before the first sh
 name for their run. The note of such a server then names the notes that were there before its saver was made. A shard
 with one of those is of an earlier run, whatever the clocks of the machines say.
 
-Whoever removes notes holds the lock of the location.
+A caller that removes notes holds the lock of the location.
 """
 
 from __future__ import annotations

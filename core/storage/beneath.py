@@ -1,8 +1,8 @@
 """An open directory below which no symbolic link is followed, for places where other people may write too.
 
-Every name is one component, relative to the open directory, so whoever swaps a directory for a link while we work
-leads us nowhere else. Only the top may be reached over links: the user named it. Files are opened without waiting, and
-only regular ones with one name are: a pipe would block, and a hard link may be the name of somebody's file elsewhere.
+Every name is one component, relative to the open directory, so a directory that is swapped for a link meanwhile
+leads nowhere else. Only the top may be reached over links: the user named it. Files are opened without waiting, and
+only regular ones with one name: a pipe would block, and a hard link may be the name of somebody's file elsewhere.
 """
 
 from __future__ import annotations

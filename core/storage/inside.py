@@ -1,7 +1,7 @@
 """Names that become paths: a key, or a name in a file, says where something is; it never leads out of a directory.
 
-A listing of object storage may have any keys, and whoever writes there chooses them. So each name that came from
-another place is joined to a directory here alone.
+A listing of object storage may have any keys: each writer chooses its own. So each name that came from another place
+is joined to a directory here alone.
 """
 
 from __future__ import annotations

@@ -512,7 +512,7 @@ class OnDisk(KeptOpen):
         self._advise(offset, size_bytes, os.POSIX_FADV_DONTNEED)
 
     def _advise(self, offset: int, size_bytes: int, advice: int) -> None:
-        with suppress(OSError):  # advice only: whoever reads gets the error; -1 for a file that is not kept open
+        with suppress(OSError):  # advice only: the read raises the error; -1 for a file that is not kept open
             os.posix_fadvise(self._fd, offset, size_bytes, advice)
 
     def failed(self, error: int, offset: int) -> EdlCkptError:  # noqa: ARG002 - a reader says where

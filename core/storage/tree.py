@@ -1,7 +1,7 @@
 """A directory as it is: every entry below it, hidden ones and links as links, with what tells each from a later one.
 
-A listing of versions shows what formats understand. Whoever replaces, rewrites or copies a directory accounts for the
-entries here, and compares them again before the old directory goes.
+A listing of versions shows what formats understand. A command that replaces, rewrites or copies a directory accounts
+for the entries here, and compares them again before it removes the old directory.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def is_file(path: str) -> bool:
 
 
 def check_input(path: str) -> None:
-    """Raise UsageError for a pipe, a device or a socket; what is not there is left to whoever opens it."""
+    """Raise UsageError for a pipe, a device or a socket; opening a missing file raises its own error."""
     kind = _special(mode_seen(path))
     if kind:
         raise UsageError(f"is {kind}, not a file", path=path, hint="write its content to a file first")

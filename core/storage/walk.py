@@ -28,8 +28,8 @@ _CHANGED: Final = frozenset({errno.ENOENT, errno.EINVAL})
 def local_tree(top: Directory, mounts: frozenset[str] | None = None) -> dict[str, TreeEntry]:
     """Return every entry below an open directory, in the order of their paths; RefusedError for too many.
 
-    What disappears while it is looked at is left out. A directory that cannot be listed raises its error. Whoever looks
-    at many directories gives `mounts`, the real paths of all mount points; None stands for those of this moment.
+    What disappears while it is looked at is left out. A directory that cannot be listed raises its error. A caller
+    that looks at many directories gives `mounts`, the real paths of all mount points; None reads them now.
     """
     found: dict[str, TreeEntry] = {}
     mounted = _mounts_below(top, mount_points() if mounts is None else mounts)

@@ -274,7 +274,7 @@ class SnapshotBuffers:
         self._tasks: list[tuple[bulk.U8, bulk.U8]] = []
 
     def take(self, dense: Dense, tables: Tables) -> tuple[dict[str, Array], dict[str, AnyTable]]:
-        """Return copies of all arrays; UsageError for tables in batches, and for what is no array."""
+        """Return copies of all arrays; UsageError for tables in batches, and for values that are not arrays."""
         check_names(dense, tables)
         self._used, self._tasks = {}, []
         copied: dict[str, Array] = {

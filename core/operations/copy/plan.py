@@ -88,7 +88,7 @@ def plan_copy(versions: Sequence[VersionLike], target: LocationLike, *, force: b
     An unreadable version is in the plan, and fails when the plan is executed. So does a version with a seal that is
     damaged or does not match, at the source or at the target, unless `force` is set.
 
-    Raises UsageError when the target is the location of a version, NotFoundError when it is no directory.
+    Raises UsageError when the target is the location of a version, NotFoundError when it is not a directory.
     """
     where = Location.of(target)
     given = [as_version(version) for version in several(versions, "versions")]

@@ -40,7 +40,7 @@ class Finding:
     check: str = ""
     """The one of CHECKS that found it."""
     ids: tuple[int, ...] = ()
-    """Ids of rows with the fault, at most NAMED; empty for what is no fault of rows."""
+    """Ids of rows with the fault, at most NAMED; empty for other faults."""
     count: int | None = None
     """The number of rows, ids or values with the fault, where it was counted."""
 
@@ -193,7 +193,7 @@ class VerifyResult:
 
     @property
     def verdict(self) -> str:
-        """Return the one word for it that every output has: ok, damaged, suspect, or that of what is no whole."""
+        """Return the one word that every output has: ok, damaged, suspect, or the state if it is not whole."""
         if not self.is_whole:
             return self.shown_state
         if self.has_errors:

@@ -83,7 +83,7 @@ def paths(root: object) -> dict[str, tuple[str | int, ...]]:
 
 
 def marked_variables(root: object) -> frozenset[str]:
-    """Return the keys that whoever wrote the index calls variables, although their names are those of tables.
+    """Return the keys that the writer of the index marked as variables, although their names are those of tables.
 
     Only edl-ckpt writes this mark. torch passes over it.
     """

@@ -196,7 +196,7 @@ def _rewrite(data: bytes, opcodes: re.Pattern[bytes], file: io.BytesIO) -> int |
 def load(data: bytes, names: Mapping[str, object]) -> Any:
     """Return the object in a pickle: `Record`, lists, tuples, texts and numbers; dicts are lists, see `pairs`.
 
-    Raises CorruptError for what is no pickle of torch, UnsupportedError for a name that is not among `names`.
+    Raises CorruptError for data that are not a pickle of torch, UnsupportedError for a name that is not among `names`.
     """
     size_bytes, plain = len(data), _without_dicts(data)
     del data  # where the caller keeps it neither, there is one copy of it

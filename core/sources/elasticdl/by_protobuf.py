@@ -9,7 +9,7 @@ from edl_ckpt.proto import tensor_pb2
 
 
 def info_of(data: bytes) -> tuple[str, int, str, int]:
-    """Return the name, dim, initializer and dtype in an EmbeddingTableInfo; MalformedError for what is no message."""
+    """Return the name, dim, initializer and dtype in an EmbeddingTableInfo; MalformedError for other bytes."""
     try:
         info = tensor_pb2.EmbeddingTableInfo.FromString(data)
     except DecodeError as error:

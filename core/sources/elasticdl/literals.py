@@ -1,7 +1,7 @@
 """What a shard that we write has besides values and ids: which bytes stand where.
 
-All of them follow from the layout. So whoever reads a written shard back compares them with what was meant, and what
-they say (names, dims, dtypes, sizes) is known without reading it.
+All of them follow from the layout. So reading a written shard back compares them with the planned bytes, and the names,
+dims, dtypes and sizes in them are known without reading them.
 """
 
 from __future__ import annotations

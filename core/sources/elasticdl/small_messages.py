@@ -19,7 +19,7 @@ _DIM_SIZE: Final = 0x08
 
 
 def read_info(data: bytes) -> tuple[str, int, str, int]:
-    """Return the name, dim, initializer and dtype of a table; MalformedError for what is no such message."""
+    """Return the name, dim, initializer and dtype of a table; MalformedError for other bytes."""
     usual = _usual_info(data)
     if usual is not None:
         return usual
@@ -29,7 +29,7 @@ def read_info(data: bytes) -> tuple[str, int, str, int]:
 
 
 def read_shape(data: bytes) -> tuple[int, ...]:
-    """Return the sizes of a shape; MalformedError for what is no such message."""
+    """Return the sizes of a shape; MalformedError for other bytes."""
     usual = _usual_shape(data)
     if usual is not None:
         return usual

@@ -121,7 +121,7 @@ def number_in_file(reader: RangeReader, name: str) -> int:
             if field.number == 1 and field.wire_type == wire.VARINT:
                 return wire.signed32(field.value)
             if field.number not in {2, 3, 4, 5} or field.wire_type != wire.BYTES:  # the fields of all generations
-                break  # a field that no reader knows, or damage: whoever reads the rest says what it is
+                break  # a field that no reader knows, or damage: reading the rest tells which
             known = True
     except CorruptError:
         pass  # likewise, behind a field of a model

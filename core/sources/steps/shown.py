@@ -30,7 +30,7 @@ def are_plain(paths: str) -> bool:
 
 
 def is_of_host(path: str) -> bool:
-    """Say whether a file was made by the system that keeps it, and not by whoever saved the step.
+    """Return True for a file that its file system or desktop made, not the job that saved the step.
 
     >>> is_of_host("model/._model.safetensors"), is_of_host(".nfs00a1"), is_of_host(".metadata")
     (True, True, False)

@@ -75,7 +75,7 @@ class FileContents:
 def open_file(reader: RangeReader) -> FileContents:
     """Return what a file contains; its values are not read.
 
-    Raises CorruptError for damage, UnsupportedError for what is no file of torch.save, and for one that is not read.
+    Raises CorruptError for damage, UnsupportedError for other files and for kinds that are not read.
     """
     with hostile_bytes(reader.path):
         return _opened(reader)

@@ -27,7 +27,7 @@ _GOES_ALONG: Final = LatePattern(
     r"|(?:.+/)?(?:scheduler|scaler|rng_state(?:_.+)?|common|meta|data|recipe_state|train_state)\.pth?",
     _FLAGS,
 )
-"""What jobs save next to a model, and what is no model by itself."""
+"""Files that jobs save next to a model; none of them is a model."""
 ZERO: Final = (
     "a DeepSpeed ZeRO directory: edl-ckpt reads mp_rank_*_model_states.pt, and no partitions of an optimizer or of"
     " ZeRO-3; DeepSpeed's zero_to_fp32.py makes one file of them"

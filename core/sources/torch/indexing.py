@@ -163,7 +163,7 @@ def prefixes_of(by_group: Mapping[str, Sequence[FileContents]], *, is_ranked: bo
 
 
 def titled(prefix: str, path: Sequence[str], title: str) -> str:
-    """Return the name of a value by its path; what is no dict has the name of its file."""
+    """Return the name of a value by its path; a value outside of dicts has the name of its file."""
     if path:
         return prefix + ".".join(path)
     return prefix.rstrip("./") or title

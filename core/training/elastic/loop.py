@@ -46,9 +46,9 @@ class MembershipError(EdlCkptError, RuntimeError):
 class Coordinator(Protocol):
     """What `train` asks of a coordinator; methods with a body may stay as they are.
 
-    Two rules that TorchElastic did not have. **Rank 0 is the member that has been there longest**, so whoever joins
-    gets the state of the others, and never the reverse. **`should_rendezvous` is a barrier with one answer for all**,
-    so a step counts only when every member has finished it.
+    Two rules that TorchElastic did not have. **Rank 0 is the member that has been there longest**, so a member that
+    joins gets the state of the others, and never the reverse. **`should_rendezvous` is a barrier with one answer for
+    all**, so a step counts only when every member has finished it.
     """
 
     rank: int

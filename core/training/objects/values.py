@@ -41,7 +41,7 @@ class Shape:
 
 
 def shape_of(value: Any, name: str) -> Shape | None:
-    """Return the shape of a value of a program, None for the state of an object; UsageError for what is no array."""
+    """Return the shape of a value of a program, None for the state of an object; UsageError for any other value."""
     if is_stateful(value):
         return None
     if is_table(value):
