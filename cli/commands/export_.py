@@ -10,8 +10,8 @@ from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options.arguments import looks_like_ref, pair_of
 from edl_ckpt.cli.options.cluster import Cluster, working
 from edl_ckpt.cli.options.common import DryRun, argument, flag, option
-from edl_ckpt.cli.options.hints import resumable
 from edl_ckpt.cli.options.references import resolve_ref
+from edl_ckpt.cli.options.resuming import resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.quantities import parse_size
 from edl_ckpt.cli.terminal.text import escaped

@@ -9,8 +9,8 @@ from edl_ckpt.cli.commands.writing import show_shards
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options.cluster import Cluster, working
 from edl_ckpt.cli.options.common import DryRun, ForceSeal, Layout, LockWait, argument, asked_layout, locking, option
-from edl_ckpt.cli.options.hints import half_done, resumable
 from edl_ckpt.cli.options.references import parsed_ref
+from edl_ckpt.cli.options.resuming import half_done, resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import UsageError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.cluster import Working, working
-from edl_ckpt.cli.options.hints import half_done, resumable
+from edl_ckpt.cli.options.resuming import half_done, resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.quantities import parse_size
 from edl_ckpt.core.base.choices import LayoutName

@@ -14,7 +14,7 @@ import pytest
 
 from edl_ckpt.cli.app import run
 from edl_ckpt.cli.options import hints
-from edl_ckpt.cli.options.hints import half_done, resumable
+from edl_ckpt.cli.options.resuming import half_done, resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core import Progress, UsageError, open_checkpoint, save_checkpoint
 from edl_ckpt.core.base.errors import NameNotFoundError, NoSpaceError, UnavailableError

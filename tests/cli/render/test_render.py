@@ -484,8 +484,7 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "prune.human": lambda r: [render_prune.human(r.pruned.plan, r.pruned)],
     "prune.plan_human": lambda r: [render_prune.plan_human(r.pruned.plan)],
     "report.document": lambda r: [
-        render_report.document(report_location(r.listing.location, policy))
-        for policy in (None, Policy((Latest(1),)))
+        render_report.document(report_location(r.listing.location, policy)) for policy in (None, Policy((Latest(1),)))
     ],
     "report.human": lambda r: [render_report.human(report_location(r.listing.location), "a\x1b.html")],
     "written.repair_document": lambda _: map(written.repair_document, REPAIRS),
