@@ -22,6 +22,7 @@ from edl_ckpt.core.converting.rows import CountedRows, Cut
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.sources.dcp.writing import OF_TORCH
 from edl_ckpt.core.sources.steps.interface import read_head
+from edl_ckpt.core.sources.torch.editing import Edit, Path, edited
 from edl_ckpt.core.sources.torch.files import FileTensor
 from edl_ckpt.core.sources.torch.format import files_in_index
 from edl_ckpt.core.sources.torch.groups import INDEX, Groups, grouped, is_named_so
@@ -35,7 +36,6 @@ from edl_ckpt.core.sources.torch.renewing import (
     renewed_dtensor,
     state_of_dtensor,
 )
-from edl_ckpt.core.sources.torch.rewriting import Edit, Path, edited
 from edl_ckpt.core.sources.torch.sharding import Piece, Placement, dtensor_geometry, share_of
 from edl_ckpt.core.sources.torch.writing import PlannedZips, SavedFile, ZipOfTree, new_index, saved_file, zip_plan
 

@@ -14,8 +14,9 @@ from typing import Final
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.sources.dcp.writing import storage_kind
+from edl_ckpt.core.sources.torch.editing import with_state, with_values
 from edl_ckpt.core.sources.torch.machine import Global, Items, Made, Persistent, Value
-from edl_ckpt.core.sources.torch.rewriting import call, tuple_of, with_state, with_values
+from edl_ckpt.core.sources.torch.rewriting import call, tuple_of
 from edl_ckpt.core.sources.torch.sharding import is_distributed_name, name_of, plain, state_of
 from edl_ckpt.core.sources.torch.tree import OF_TYPE, REBUILT, WRAPPED, WRAPPER
 

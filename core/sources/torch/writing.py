@@ -11,11 +11,12 @@ from typing import Final, NamedTuple
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.sources.dcp.writing import small_members
+from edl_ckpt.core.sources.torch.editing import objects_in
 from edl_ckpt.core.sources.torch.files import MOST_PICKLE, FileContents, is_zip, open_file
 from edl_ckpt.core.sources.torch.kinds import PICKLE
 from edl_ckpt.core.sources.torch.machine import Value, read
 from edl_ckpt.core.sources.torch.renewing import MESH, NEW
-from edl_ckpt.core.sources.torch.rewriting import objects_in, written
+from edl_ckpt.core.sources.torch.rewriting import written
 from edl_ckpt.core.sources.torch.zips import TorchZip as StoredZip
 from edl_ckpt.core.sources.zip_layout import TorchZip, ZipMember, ZipPlan, lay_out_zip
 from edl_ckpt.core.storage.interface import RangeReader
