@@ -37,7 +37,8 @@ from edl_ckpt.core.moving.conversion import Conversion, plan_conversion
 from edl_ckpt.core.moving.result import WriteResult
 from edl_ckpt.core.moving.settings import settings_of_files
 from edl_ckpt.core.moving.write import Place, planned_result, write_version
-from edl_ckpt.core.operations.prune.guards import is_good, looked_at
+from edl_ckpt.core.operations.prune.guards import is_good
+from edl_ckpt.core.operations.prune.readable import looked_at
 from edl_ckpt.core.operations.reshard.execute import execute_reshard, planned_reshard, prepare_reshard
 from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint

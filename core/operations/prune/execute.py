@@ -23,15 +23,9 @@ from edl_ckpt.core.commit.deletion.removal import Removal
 from edl_ckpt.core.commit.repair.recovery import forget_gone, kind_of, location_lock
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.prune.facts import Facts, Survey
-from edl_ckpt.core.operations.prune.guards import (
-    NO_EXCEPTIONS,
-    Guards,
-    Why,
-    guard_reasons,
-    guarded,
-    looked_at,
-)
+from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards, Why, guard_reasons, guarded
 from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan, plan_prune
+from edl_ckpt.core.operations.prune.readable import looked_at
 from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS

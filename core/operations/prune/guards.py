@@ -1,8 +1,8 @@
-"""Guards: the versions that no rule may delete, and the versions that a prune looks at.
+"""Guards: the versions that no rule may delete.
 
 Guarded are the newest complete version, every version that is newer by number or by time (a job may be writing it),
 tagged versions, and versions that still change. Savers write in place, so a listing can show all files of a version
-that is half written. `find_unreadable` therefore opens the newest versions; one that cannot be read does not count.
+that is half written. So `readable.find_unreadable` opens the newest versions: one that cannot be read does not count.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError
+from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import counted
-from edl_ckpt.core.catalog.swaps import GRACE_SECONDS, staged_paths
+from edl_ckpt.core.catalog.swaps import GRACE_SECONDS
 from edl_ckpt.core.model.versions import State, Version
-from edl_ckpt.core.operations.prune.retention import by_location
-from edl_ckpt.core.reading.newest import newest_readable
 from edl_ckpt.core.sources.systems import system_named
 from edl_ckpt.core.state.shard_note import has_newer_note, noted_versions
 from edl_ckpt.core.storage import Store, open_store
@@ -81,16 +79,6 @@ class Guards:
 NO_EXCEPTIONS: Final = Guards()
 IN_A_JOB: Final = Guards(allow_empty_rule=True)
 """The exceptions for savers: a job must not stop pruning because no version has a metric yet; it warns."""
-
-
-def prunable(versions: Iterable[Version]) -> list[Version]:
-    """Return the versions that a prune looks at: all but those that only a name tells from others.
-
-    Those with a UUID are Determined's; of others without a number of their own nothing says which is the older one.
-
-    They neither go nor count: the newest complete version is one with a number.
-    """
-    return [version for version in versions if not version.is_named]
 
 
 def main_system(trial: Iterable[Version]) -> str:
@@ -238,26 +226,6 @@ def guarded(ref: str, why: Why, *others: Why) -> RefusedError:
     return RefusedError(f"cannot be deleted: {', '.join(why)}", path=ref, hint=hint)
 
 
-def looked_at(
-    versions: Iterable[Version], errors: list[EdlCkptError] | None = None
-) -> tuple[list[Version], dict[str, str]]:
-    """Return the versions that a prune looks at, and by path why complete ones cannot be read, as `find_unreadable`.
-
-    An incomplete version of which a living process is saving a shard is being written, even if the process has not
-    touched the version for longer than the grace period. On object storage nothing shows it.
-    """
-    listed = prunable(versions)
-    places = {version.location for version in listed if version.state is State.INCOMPLETE}
-    staged: set[str] = set()
-    for place in places:
-        staged.update(staged_paths(open_store(place)))
-    looked: list[Version] = []
-    for version in listed:
-        is_saved_now = version.state is State.INCOMPLETE and version.path in staged
-        looked.append(replace(version, state=State.WRITING) if is_saved_now else version)
-    return looked, find_unreadable(looked, errors)
-
-
 def _against_the_newest(
     version: Version, newest: Version | None, grace_seconds: float, unreadable: Mapping[str, str]
 ) -> list[str]:
@@ -315,18 +283,3 @@ def _not_counted(trial: Sequence[Version]) -> list[str]:
         many = f" and {counted(older, 'older version')} do not count as versions"
         warnings.append(f"{newest.ref}{many if older else ' does not count as a version'} to keep: {why}")
     return warnings
-
-
-def find_unreadable(versions: Iterable[Version], errors: list[EdlCkptError] | None = None) -> dict[str, str]:
-    """Return, by path, why good versions cannot be read: from each location's newest down to the first that can.
-
-    Reads headers only: a shard that is still being written is shorter than its headers say, grows while it is read, or
-    ends before it describes its tables. `errors` gets the errors of reading, which say nothing of the content.
-    """
-    faults: dict[str, str] = {}
-    found: list[EdlCkptError] = []
-    for trial in by_location(v for v in versions if v.is_good):
-        faults |= newest_readable(trial, found)[1]
-    if errors is not None:
-        errors += [error for error in found if not isinstance(error, LockedError)]
-    return faults

@@ -12,11 +12,8 @@ from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS
 from edl_ckpt.core.commit.repair.recovery import forget_gone, kind_of, location_lock
 from edl_ckpt.core.model.versions import State, Version
-from edl_ckpt.core.operations.prune.guards import (
-    find_unreadable,
-    is_good,
-    prunable,
-)
+from edl_ckpt.core.operations.prune.guards import is_good
+from edl_ckpt.core.operations.prune.readable import find_unreadable, prunable
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.lock_proof import prove_lock

@@ -38,9 +38,8 @@ from edl_ckpt.core.operations.prune.guards import (
     guard_warnings,
     guarded,
     is_good,
-    looked_at,
-    prunable,
 )
+from edl_ckpt.core.operations.prune.readable import looked_at, prunable
 from edl_ckpt.core.operations.prune.retention import Policy, Tagged, by_location, evaluate, fit
 from edl_ckpt.core.sources.elasticdl.target import writable_layout
 from edl_ckpt.core.state.annotate import write_layout, write_policy

@@ -14,9 +14,9 @@ from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.operations.annotate import add_tag, set_metrics
 from edl_ckpt.core.operations.prune import plan_file
 from edl_ckpt.core.operations.prune.execute import execute_prune
-from edl_ckpt.core.operations.prune.guards import find_unreadable
 from edl_ckpt.core.operations.prune.plan import plan_prune
 from edl_ckpt.core.operations.prune.plan_file import read_plan, write_plan
+from edl_ckpt.core.operations.prune.readable import find_unreadable
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.reading.reader import open_checkpoint
 from places import GOLDEN
