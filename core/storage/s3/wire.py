@@ -39,6 +39,12 @@ _LINE_BYTES: Final = 64 << 10
 _FIRST_FINAL: Final = 200
 """A smaller status says that the answer will come."""
 _FIRST_NOT_GOOD: Final = 300
+_BODY_BYTES: Final = 1 << 30
+"""The most of a body that has no buffer: nothing is allocated by a number from a server."""
+_DECIMAL: Final = "0123456789"
+_HEXADECIMAL: Final = "0123456789abcdef"
+_SIZE_DIGITS: Final = 18
+"""The most digits of a size: more bytes than any object has."""
 _WITHOUT_BODY: Final = frozenset({204, 304})
 
 
@@ -173,24 +179,35 @@ class _Connection:
         if "content-length" not in headers:
             self.is_usable = False
             return checked(self._everything(), wanted)
-        size = _number(headers["content-length"], 10)
+        size = _size_in(headers["content-length"], _DECIMAL)
         if wanted is not None:
             check_size(size, wanted if isinstance(wanted, int) else len(wanted))
         if isinstance(wanted, memoryview):
             self._fill(wanted)
             return wanted
+        if size > _BODY_BYTES:
+            raise DamagedError(f"an answer of {size} bytes")
         return self._bytes(size)
 
     def _chunks(self) -> bytes:
         """Receive a body in chunks, each with its size in front."""
         chunks: list[bytes] = []
-        while size := _number(self._until(b"\r\n", _LINE_BYTES).partition(b";")[0].decode("latin-1"), 16):
+        total = 0
+        while size := self._chunk_size():
+            total += size
+            if total > _BODY_BYTES:
+                raise DamagedError(f"an answer of more than {_BODY_BYTES} bytes")
             chunks.append(self._bytes(size))
             if self._until(b"\r\n", _LINE_BYTES):
                 raise DamagedError("a chunk is longer than its size")
         while self._until(b"\r\n", _LINE_BYTES):
             pass  # headers behind the body
         return b"".join(chunks)
+
+    def _chunk_size(self) -> int:
+        """Receive the size of the next chunk, 0 after the last one."""
+        size, _, _ = self._until(b"\r\n", _LINE_BYTES).partition(b";")
+        return _size_in(size.decode("latin-1"), _HEXADECIMAL)
 
     def _everything(self) -> bytes:
         """Receive a body that ends with the connection."""
@@ -233,12 +250,12 @@ class _Connection:
             filled += count
 
 
-def _number(text: str, base: int) -> int:
-    """Return a size in an answer."""
-    try:
-        return int(text, base)
-    except ValueError:
-        raise DamagedError("an answer without its size") from None
+def _size_in(text: str, digits: str) -> int:
+    """Return a size in an answer, which is made of these digits only; DamagedError for another text."""
+    number = text.strip().lower()
+    if not number or number.strip(digits) or len(number) > _SIZE_DIGITS:
+        raise DamagedError("an answer without its size")
+    return int(number, len(digits))
 
 
 def checked(data: bytes, wanted: memoryview | int | None) -> bytes | memoryview:
