@@ -18,6 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
+from s3_listing import write_listings_quickly
 from s3_proxy import ONE_AT_A_TIME, Call, FaultProxy, Forward, Kind, Reply, Store
 from s3_stores import in_process
 
@@ -160,20 +161,13 @@ def set_environment(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
         monkeypatch.setenv(name, value)
 
 
-def _share_models() -> None:
-    """Read botocore's descriptions of S3 once: each session would read 2 MB of JSON, and each test has a session."""
-    from botocore.loaders import JSONFileLoader
-
-    load = functools.cache(JSONFileLoader().load_file)
-    JSONFileLoader.load_file = lambda _self, path: load(path)
-
-
 def make_moto() -> Moto:
     """Import moto, and return its S3."""
     from moto.moto_server.werkzeug_app import create_backend_app
     from moto.s3.models import s3_backends
+    from moto.s3.responses import S3Response
 
-    _share_models()
+    write_listings_quickly(S3Response)
     return Moto(in_process(create_backend_app("s3")), s3_backends[ACCOUNT]["aws"])
 
 

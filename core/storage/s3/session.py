@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from functools import cache
 from typing import Any, Final
 
 from edl_ckpt.core.base.errors import UsageError
@@ -128,10 +129,8 @@ def _loader(paths: str | None) -> Any:
 
     class Plain(JSONFileLoader):  # type: ignore[misc]
         def load_file(self, file_path: str) -> Any:
-            for ending, opened in ((".json", open), (".json.gz", gzip.open)):
-                with suppress(FileNotFoundError), opened(file_path + ending, "rb") as file:
-                    return json.loads(file.read())
-            return super().load_file(file_path)
+            found = _model(file_path)
+            return super().load_file(file_path) if found is None else found
 
     class Near(Loader):  # type: ignore[misc]
         FILE_LOADER_CLASS = Plain
@@ -145,6 +144,15 @@ def _loader(paths: str | None) -> Any:
             os.path.expanduser(os.path.expandvars(path)) for path in (paths or "").split(os.pathsep) if path
         ]
     )
+
+
+@cache
+def _model(path: str) -> Any:
+    """Return what a file of botocore says, None where there is none; two clients of a process share it."""
+    for ending, opened in ((".json", open), (".json.gz", gzip.open)):
+        with suppress(FileNotFoundError), opened(path + ending, "rb") as file:
+            return json.loads(file.read())
+    return None
 
 
 def moment(value: Any) -> datetime:
