@@ -18,7 +18,7 @@ import pytest
 from places import TESTS
 
 TABLE = TESTS / "slow.toml"
-APART = ("slow", "hours", "root", "bench")
+APART = frozenset({"slow", "hours", "root", "bench"})
 """The markers of what the fast suite leaves out."""
 _GOLDEN = (5**0.5 - 1) / 2
 
@@ -70,6 +70,6 @@ def slow_cases(nodes: Sequence[str], known: Table) -> set[str]:
 
 def mark_slow(items: Iterable[pytest.Item]) -> None:
     """Give the marker to the cases that the table makes slow; what the fast suite leaves out anyway does not count."""
-    counted = {item.nodeid: item for item in items if not any(map(item.get_closest_marker, APART))}
+    counted = {item.nodeid: item for item in items if APART.isdisjoint(mark.name for mark in item.iter_markers())}
     for node in slow_cases([*counted], table()):
         counted[node].add_marker(pytest.mark.slow)
