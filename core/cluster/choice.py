@@ -21,7 +21,7 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import abridged, size
 from edl_ckpt.core.cluster import worker
 from edl_ckpt.core.cluster.executor import START_WORKERS, ClusterExecutor
-from edl_ckpt.core.cluster.worker import Seen, SharedFile, Sight
+from edl_ckpt.core.cluster.messages import Seen, SharedFile, Sight
 from edl_ckpt.core.commit.meeting import SharedDirectory, SharedPrefix
 from edl_ckpt.core.commit.publish.staging import Staging, remove_empty_state
 from edl_ckpt.core.model.versions import Version

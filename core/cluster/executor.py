@@ -22,8 +22,8 @@ from edl_ckpt.core.base.job import FunctionWork
 from edl_ckpt.core.base.parallel import RESULT_BYTES, SMALL_READS, Advance, Meeting, Opened, Result, Task, Work
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import abridged, counted, size
-from edl_ckpt.core.cluster import reach, worker
-from edl_ckpt.core.cluster.worker import Done, Published, Seen, SharedFile
+from edl_ckpt.core.cluster import messages, reach, worker
+from edl_ckpt.core.cluster.messages import Done, Published, Seen, SharedFile
 from edl_ckpt.core.commit.meeting import TOKEN
 
 TASKS_A_THREAD: Final = 12
@@ -234,7 +234,7 @@ class ClusterExecutor:
         place.write(token, token.encode())
         found: dict[str, Any] = {}
         try:
-            there = self.ask(reach.reach, worker.packed(place), token, found=found)
+            there = self.ask(reach.reach, messages.packed(place), token, found=found)
             self._check_reached(place, token, there, size_bytes)
         finally:
             names = [reached.name for reached in found.values() if isinstance(reached, reach.Reached)]
@@ -406,7 +406,7 @@ class _Running:
     def begin(self, tasks: Sequence[Any]) -> None:
         """Give tasks to the scheduler."""
         if tasks:
-            self._futures.extend(self._given([(worker.packed(task), 1) for task in tasks]))
+            self._futures.extend(self._given([(messages.packed(task), 1) for task in tasks]))
 
     def _given(self, tasks: Sequence[tuple[bytes, int]]) -> Iterator[tuple[Any, bytes, int]]:
         """Give packed tasks to the scheduler, each with the number of its life; return them with their futures."""

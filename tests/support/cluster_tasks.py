@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.core.base.errors import CorruptError, NotFoundError
 from edl_ckpt.core.base.memory import peak_memory_bytes
-from edl_ckpt.core.cluster import reach, worker
+from edl_ckpt.core.cluster import messages, reach, worker
 from edl_ckpt.core.commit import writers
 from edl_ckpt.core.kernel import bulk
 from waiting import wait_until
@@ -74,13 +74,13 @@ class Gated(Slow):
 def what_travels(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Return the list to which everything is added that is sent to workers from now on."""
     sent: list[bytes] = []
-    real = worker.packed
+    real = messages.packed
 
     def packed(value: object) -> bytes:
         sent.append(real(value))
         return sent[-1]
 
-    monkeypatch.setattr(worker, "packed", packed)
+    monkeypatch.setattr(messages, "packed", packed)
     return sent
 
 
@@ -230,9 +230,9 @@ def forget() -> None:
     worker._asked_for.clear()
 
 
-def another_address(dask_worker: Any = None) -> worker.Seen:
+def another_address(dask_worker: Any = None) -> messages.Seen:
     """Answer as a process does that has the port of one that is gone."""
-    return worker.Seen(worker.VERSION, True, "tcp://x:1")
+    return messages.Seen(messages.VERSION, True, "tcp://x:1")
 
 
 def without_kernel(gone: bool) -> None:

@@ -26,7 +26,7 @@ from edl_ckpt.core.cluster import executor as executor_module
 from edl_ckpt.core.cluster import worker
 from edl_ckpt.core.cluster.address import cluster_at
 from edl_ckpt.core.cluster.executor import ClusterExecutor
-from edl_ckpt.core.cluster.worker import packed
+from edl_ckpt.core.cluster.messages import packed
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.sources.elasticdl.names import DESIGN
 from edl_ckpt.core.storage.location import Location

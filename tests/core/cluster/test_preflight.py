@@ -47,7 +47,7 @@ from edl_ckpt.core.cluster import executor as executor_module
 from edl_ckpt.core.cluster.address import cluster_at
 from edl_ckpt.core.cluster.choice import check_target
 from edl_ckpt.core.cluster.executor import ClusterExecutor
-from edl_ckpt.core.cluster.worker import Seen
+from edl_ckpt.core.cluster.messages import Seen
 from edl_ckpt.core.commit.meeting import SharedDirectory
 from edl_ckpt.core.operations.reshard import execute
 from edl_ckpt.core.storage.location import Location
