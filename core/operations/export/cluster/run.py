@@ -33,6 +33,7 @@ from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.commit.sent_parts import Sending
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
+from edl_ckpt.core.operations.export.content.forms import ContentForms
 from edl_ckpt.core.operations.export.content.reader import ContentReader
 from edl_ckpt.core.operations.export.content.tables import LookedAt, Name, TableIds, look, read_rest, rows_claimed
 from edl_ckpt.core.operations.export.formats.content_format import ContentFormat
@@ -199,16 +200,15 @@ class PartWork:
         """Write a file."""
         (file, part), checkpoint = task, opened.source
         ids = {span.table: self._ids(checkpoint, span) for span in file.spans}
-        reader = ContentReader(
-            checkpoint, self.selection, self.metadata, tempfile.gettempdir(), ids, reporter=Counted(advance)
-        )
+        forms = ContentForms(checkpoint, self.selection, ids)
+        reader = ContentReader(forms, self.metadata, tempfile.gettempdir(), reporter=Counted(advance))
         with part.place() as path:
             content = reader.content(file.variables, list(ids))
             new_file = partial(OutputFile, durable=not part.is_temporary)
             self.write(replace(content, counts=self.counts), path, new_file)
             written = part.deliver(path, opened.memory)
         digests = tuple(digest_of(reader.source, name) for name in file.unsummed())
-        return PartDone(written, _only(reader.source, file.summed), digests, reader.overflowed)
+        return PartDone(written, _only(reader.source, file.summed), digests, reader.casting.overflowed)
 
     def _ids(self, checkpoint: Checkpoint, span: Span) -> TableIds:
         """Return the ids of a span, counted, with a sample of them if they are sorted in parts."""
@@ -372,7 +372,8 @@ class PartsFormat(ContentFormat):
         steps = {name: sample_step(count, ranges) or max(count, 1) for name, count in rows.items()}
         looked = look(checkpoint, cluster, steps, min(cluster.task_bytes(version_bytes), PIECE_BYTES))
         ids = looked.ids(checkpoint)
-        reader = ContentReader(checkpoint, request.selection, metadata, "", ids, reporter=request.reporter)
+        forms = ContentForms(checkpoint, request.selection, ids)
+        reader = ContentReader(forms, metadata, "", reporter=request.reporter)
         content = reader.content()
         total = sum(tensor.size_bytes for tensor in content.tensors)
         size = file_bytes(cluster, total, request.max_shard_bytes)

@@ -16,6 +16,7 @@ from edl_ckpt.core.converting.changes import NO_PLACE, LeftOut, left_out_lines, 
 from edl_ckpt.core.converting.lacking import check_held
 from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.operations.export.content.forms import ContentForms
 from edl_ckpt.core.operations.export.content.reader import ContentReader
 from edl_ckpt.core.operations.export.content.tables import look_here
 from edl_ckpt.core.operations.export.interface import (
@@ -116,10 +117,10 @@ class ContentFormat(ExportFormat):
         check_space(folder, sum(sizes) + spooled + math.ceil(0.001 * sum(sizes)), hint=hint)
         request.reporter.start("exporting", 2 * sum(sizes))  # read, and written
         self.write(content, target)
-        errors = tuple(TableErrors(name, one.greatest, one.mean) for name, one in sorted(reader.errors.items()))
+        errors = tuple(TableErrors(name, one.greatest, one.mean) for name, one in sorted(reader.casting.errors.items()))
         content.finish()
         assert reader.fingerprint is not None  # noqa: S101 - `finish` has read it
-        return WrittenContent(content, reader.fingerprint, reader.overflowed, errors)
+        return WrittenContent(content, reader.fingerprint, reader.casting.overflowed, errors)
 
     def check_dtypes(self, checkpoint: Checkpoint) -> None:
         """Raise UnsupportedError for selected tables of a dtype that the format lacks; headers tell."""
@@ -188,9 +189,11 @@ class ContentFormat(ExportFormat):
             metadata |= {"partial": "true", "lost": json.dumps(list(self.lost.lines()))}
         names = renamed_by(checkpoint, request.rename)
         ids = look_here(checkpoint, request.part_bytes).ids(checkpoint)
-        given = request.selection, metadata, folder, ids, confirm, request.part_bytes, request.reporter
         keeps = self.traits.keeps_matrices and request.cluster is None and not request.partial
-        return ContentReader(checkpoint, *given, names, self.traits.matrix_ending, keeps)
+        forms = ContentForms(checkpoint, request.selection, ids, names, self.traits.matrix_ending, keeps)
+        return ContentReader(
+            forms, metadata, folder, confirm=confirm, part_bytes=request.part_bytes, reporter=request.reporter
+        )
 
     def counts(self, content: ExportContent) -> ContentCounts:
         """Return the counts of the output: fewer rows than the content when rows are limited."""
