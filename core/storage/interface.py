@@ -405,6 +405,9 @@ class PartsStore(ObjectStore, Protocol):
     ) -> PartsWriter:
         """Return a writer of the parts between `edges`, offsets in the object, from part number `first` on."""
 
+    def copy_object(self, source: ObjectWriter, target: ObjectWriter) -> None:
+        """Fill a new object with the bytes of a completed one of this process and size; no byte goes through here."""
+
 
 def has_parts(store: Store) -> TypeGuard[PartsStore]:
     """Say whether several processes can write the parts of one object."""

@@ -211,7 +211,8 @@ def sweep_work(store: ObjectStore, own: str = "") -> list[str]:
             if any(other.startswith(f".{output}.") for other in ages.keys() - dead - {own}):
                 continue  # one that lives writes the same output
             for each in store.open_uploads():
-                is_theirs = each.relative.partition("/")[0] == output and each.age_seconds <= max(ages[name]) + 1
+                top = each.relative.partition("/")[0]
+                is_theirs = top == name or (top == output and each.age_seconds <= max(ages[name]) + 1)
                 if is_theirs and store.abort_upload(each.relative, each.upload_id):
                     done.append(f"aborted an upload of {each.relative} that a killed export had left")
             store.remove_many(store.tree(name))

@@ -34,6 +34,7 @@ from edl_ckpt.core.storage.interface import (
     ListedRow,
     ObjectStat,
     ObjectStore,
+    ObjectWriter,
     OpenUpload,
     Page,
     Properties,
@@ -418,6 +419,12 @@ class S3Store(ObjectStore):
     def parts_of(self, relative: str, upload_id: str, *, edges: Sequence[int], first: int, memory: PartMemory) -> Parts:
         """Return a writer of some parts of an upload that another process began."""
         return Parts(self._target(relative), upload_id, edges, first, memory)
+
+    def copy_object(self, source: ObjectWriter, target: ObjectWriter) -> None:
+        """Fill a new object with the bytes of a completed one of this process; the service copies them."""
+        assert isinstance(source, Upload)  # noqa: S101 - they are of this store
+        assert isinstance(target, Upload)  # noqa: S101
+        target.copy(source)
 
     def open_uploads(self) -> Iterator[OpenUpload]:
         """Yield the uploads below the location that are neither completed nor aborted, if the service lists them."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, UnsupportedError
 from edl_ckpt.core.base.ids import new_id
-from edl_ckpt.core.base.parallel import awaited, patience
+from edl_ckpt.core.base.parallel import awaited, patience, run_all
 from edl_ckpt.core.storage.interface import ObjectWriter, SentPart
 from edl_ckpt.core.storage.parts import Part, PartMemory, least_part
 from edl_ckpt.core.storage.s3.client import S3Target, is_md5
@@ -24,6 +24,8 @@ from edl_ckpt.core.storage.s3.client import S3Target, is_md5
 MIN_PART_BYTES: Final = 5 << 20
 """The least that S3 accepts for each part of an upload but the last."""
 WRITE_ID: Final = "edl-ckpt-write-id"
+_COPIES: Final = 8
+"""Parts of an object that the service copies at a time."""
 _LOST_SECONDS: Final = 1.0
 """How long a service may be silent while uploads are looked for whose beginning it did not answer."""
 
@@ -32,6 +34,14 @@ def _named(part: SentPart) -> dict[str, Any]:
     """Return what completes an upload with a part."""
     checksum = {"ChecksumCRC32C": part.crc32c} if part.crc32c else {}
     return {"PartNumber": part.number + 1, "ETag": part.etag, **checksum}
+
+
+def _differ(one: SentPart, other: SentPart) -> bool:
+    """Say whether two parts have other bytes, by a checksum that the service reports of both."""
+    if one.crc32c and other.crc32c:
+        return one.crc32c != other.crc32c
+    etags = one.etag.strip('"'), other.etag.strip('"')
+    return all(map(is_md5, etags)) and etags[0] != etags[1]
 
 
 @dataclass(slots=True, eq=False)
@@ -208,6 +218,32 @@ class Upload(ObjectWriter):
             self._sent_parts = dict(enumerate(parts))
             self.size_bytes = self.bytes_written = sum(part.size_bytes for part in self._sent_parts.values())
             self.verified = self.verified and all(part.verified for part in self._sent_parts.values())
+
+    def copy(self, source: Upload) -> None:
+        """Begin with the bytes of a completed object of the same bucket, part by part: the service copies them itself.
+
+        EdlCkptError when it reports another checksum than that of the part that was sent.
+        """
+        self.begin()
+        parts = list(source._sent_parts.items())
+        run_all(lambda numbered: self._copy_part(source, *numbered), parts, _COPIES)
+        self.bytes_written = self.size_bytes
+
+    def _copy_part(self, source: Upload, number: int, part: SentPart) -> None:
+        first, end = source._edges[number], source._edges[number + 1]
+        span, named = f"bytes={first}-{end - 1}", {"UploadId": self.upload_id, "PartNumber": number + 1}
+        there = {"Bucket": source._target.bucket, "Key": source._target.key}
+        try:
+            answer = self._target.request("upload_part_copy", CopySource=there, CopySourceRange=span, **named)
+            copied = answer["CopyPartResult"]
+        except UnsupportedError:
+            data = source._target.request("get_object", end - first, Range=span)["Body"]
+            copied = self._target.upload("upload_part", data, **named)
+        found = SentPart(number, part.size_bytes, copied["ETag"], part.verified, copied.get("ChecksumCRC32C", ""))
+        if _differ(part, found):
+            raise EdlCkptError("S3 copied other bytes than it has; nothing was published", path=self.path)
+        with self._lock:
+            self._sent_parts[number] = found
 
     def _wait(self) -> None:
         """Wait for the parts that are on their way."""

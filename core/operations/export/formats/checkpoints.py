@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import ClassVar, Final
 
@@ -49,11 +49,8 @@ from edl_ckpt.core.proof.values import fingerprint_checkpoint
 from edl_ckpt.core.reading.reader import open_checkpoint
 from edl_ckpt.core.sources.elasticdl.target import ELASTICDL, EMPTY_MODEL
 from edl_ckpt.core.sources.safetensors.indexing import read_header
-from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.directories import remove_tree
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.files import Flusher, check_space
-from edl_ckpt.core.storage.inside import path_inside
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.local import LocalReader
 from edl_ckpt.core.storage.location import Location
@@ -223,27 +220,18 @@ class SystemFormat(ExportFormat):
             self._warn(plan)
             proof = opened_input.proof
             content = proof.confirm_first(self._job, is_wanted=request.digests)
-            check_space(target.path, plan.size_bytes)
-            paths = {path_inside(target.path, name): size for name, size in plan.destination.files.items()}
-            for path in paths:
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-            outputs = [target.new_file(path, size) for path, size in paths.items()]
-            with ExitStack() as opened:
-                sinks = [opened.enter_context(output) for output in outputs]
-                durable = [sink for output, sink in zip(outputs, sinks, strict=True) if output.durable]
-                flusher = opened.enter_context(Flusher(durable))
-                place = Location(os.path.dirname(target.path) or ".")
+            with target.opened(plan.destination.files) as files:
                 job = self._job
-                settings = settings_of_files(plan, open_store(place).properties, workers=job.workers)
+                settings = settings_of_files(plan, files.properties, workers=job.workers)
                 proof.restart()
                 expect(request.reporter, 2 * plan.size_bytes)  # all is read back
                 request.reporter.start("writing", plan.size_bytes)
-                move = Move(plan, settings, opened_input, job, directory=place.url)
-                moved = move.run(plan.framing(sinks, job))
-                flusher.all_written()
+                move = Move(plan, settings, opened_input, job, directory=files.room.url)
+                moved = move.run(plan.framing(files.sinks, job))
+                files.all_written()
                 plan.source.check_unchanged()
                 source = plan.confirm_source(proof, moved.sketch, job)
-                version = alone_at(target.path)
+                version = alone_at(files.place)
                 proved = prove(StagedFiles(plan, moved, version), job, version.key)
             self.compared = proof.compared
             facts = source or proved.fingerprint, moved.overflowed

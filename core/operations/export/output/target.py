@@ -12,10 +12,10 @@ import shutil
 import stat
 import tempfile
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from types import TracebackType
-from typing import IO, Any, Final, Self, TypeAlias, cast
+from typing import IO, Any, Final, NamedTuple, Self, TypeAlias, cast
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
@@ -27,6 +27,7 @@ from edl_ckpt.core.commit.meeting import SharedDirectory, SharedPrefix
 from edl_ckpt.core.commit.publish.file_upload import Ahead
 from edl_ckpt.core.commit.publish.replaceable import check_names
 from edl_ckpt.core.commit.publish.single_file import StagedOutput, sweep_work, work_name
+from edl_ckpt.core.commit.publish.staged_objects import StagedObjects
 from edl_ckpt.core.commit.sent_parts import SharedUpload, SharedUploads
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
@@ -34,11 +35,12 @@ from edl_ckpt.core.operations.export.output.places import OutputFile, flush_file
 from edl_ckpt.core.operations.export.output.shared import NewPart, SentUpload, SharedPart, WrittenFile
 from edl_ckpt.core.sources.companions import unaccounted
 from edl_ckpt.core.sources.registry import is_own_name, is_version_dir, version_named
-from edl_ckpt.core.storage import Location, open_objects
+from edl_ckpt.core.storage import Location, open_objects, open_store
 from edl_ckpt.core.storage.directories import remove_tree
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.files import Flusher, check_space
 from edl_ckpt.core.storage.inside import path_inside
-from edl_ckpt.core.storage.interface import has_parts
+from edl_ckpt.core.storage.interface import Properties, Sink, has_parts
 from edl_ckpt.core.storage.local import is_there
 from edl_ckpt.core.storage.streams import descriptor_of, is_stream, open_stream
 
@@ -46,6 +48,8 @@ NewFile = Callable[[str, int], OutputFile]
 """Makes a file of known size at a path of the output."""
 DENSE_FILE: Final = "dense.safetensors"
 """The only file in the directory beside an output."""
+_STAGED: Final = "staged"
+"""Below the hidden prefix of an output: its files until they are proved."""
 _CHUNK_BYTES: Final = 1 << 20
 _DEPTH: Final = 8
 """No file of a version lies deeper in its directory."""
@@ -69,9 +73,41 @@ class ExportTarget(AbstractContextManager["ExportTarget"]):
     def new_file(self, path: str, size_bytes: int) -> OutputFile:
         """Make a file of known size at a path of the output."""
 
+    @contextmanager
+    def opened(self, sizes: Mapping[str, int]) -> Iterator[OpenedFiles]:
+        """Yield the open files of a directory, by their names in it; NoSpaceError where there is no room for them.
+
+        What was written can be read at `place` of them once `all_written` was called; it is safe when the block ends.
+        """
+        check_space(self.path, sum(sizes.values()))
+        paths = {path_inside(self.path, name): size for name, size in sizes.items()}
+        for path in paths:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        outputs = [self.new_file(path, size) for path, size in paths.items()]
+        with ExitStack() as opening:
+            files = [opening.enter_context(output) for output in outputs]
+            durable = [file for output, file in zip(outputs, files, strict=True) if output.durable]
+            flusher = opening.enter_context(Flusher(durable))
+            room = Location(os.path.dirname(self.path) or ".")
+            yield OpenedFiles(files, Location(self.path), room, open_store(room).properties, flusher.all_written)
+
     @abstractmethod
     def publish(self) -> tuple[ExportedFile, ...]:
         """Make everything visible; return the files under their final names."""
+
+
+class OpenedFiles(NamedTuple):
+    """New files of a directory, in which each byte is written once, at any offset."""
+
+    sinks: Sequence[Sink]
+    place: Location
+    """The directory, where the proof reads it."""
+    room: Location
+    """Where temporary files go."""
+    properties: Properties
+    """Those of the storage that has the new files."""
+    all_written: Callable[[], None]
+    """Called when every byte was written."""
 
 
 def open_target(
@@ -199,6 +235,7 @@ class LocalTarget(ExportTarget):
 class UploadTarget(ExportTarget):
     """A remote file or directory: written to the local disk, uploaded from there, and made visible at once.
 
+    Files in which each byte is written once need no local disk where the storage takes parts: `opened` stages them there.
     Raises RefusedError for a target that exists, or that ElasticDL's scan would meet.
     """
 
@@ -206,6 +243,7 @@ class UploadTarget(ExportTarget):
         folder, self._name = goal.split()
         self._goal, self._store, self._force = goal, open_objects(folder), force
         self._is_directory = is_directory
+        self._staged: StagedObjects | None = None
         beside, url = self._store.names(""), goal.url.rstrip("/")
         if any(map(is_own_name, (url.split("/")[-2], *beside))):
             raise _among_checkpoints(url)
@@ -240,8 +278,24 @@ class UploadTarget(ExportTarget):
         """Note the parts that were sent."""
         self._ahead.others[os.path.relpath(path, self._directory.name)].join(written.sent)
 
+    @contextmanager
+    def opened(self, sizes: Mapping[str, int]) -> Iterator[OpenedFiles]:
+        """Yield objects below a hidden prefix; files of the local disk where the storage takes no parts."""
+        if not has_parts(self._store):
+            with super().opened(sizes) as files:
+                yield files
+            return
+        hidden = f"{self._prefix.relative}/{_STAGED}"
+        self._staged = staged = StagedObjects(self._store, hidden, sizes)
+        staged.begin()
+        room = Location(tempfile.gettempdir())
+        yield OpenedFiles(staged.objects, staged.place, room, self._store.properties, staged.complete)
+
     def publish(self) -> tuple[ExportedFile, ...]:
         """Upload all files, complete them back to back, and return them under their remote names."""
+        if self._staged is not None:
+            self._ahead.others |= self._staged.under(self._name)
+            self._staged.copy()
         here = files_of(self.path) if os.path.exists(self.path) else ()
         local = {os.path.relpath(file.path, self._directory.name): file.path for file in here}
         sizes = {name: item.size_bytes for name, item in self._ahead.others.items()}
@@ -266,6 +320,8 @@ class UploadTarget(ExportTarget):
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with impatient(error):
             self._ahead.close()
+            if self._staged is not None:
+                self._staged.close()
             with suppress(EdlCkptError):
                 self._store.remove(self._mark)
         self._directory.cleanup()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,12 @@ from edl_ckpt.core import Selection, Version, export_version, recover, verify_ve
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.catalog.files import alone_at
 from edl_ckpt.core.operations.export import plan_export
+from edl_ckpt.core.operations.export.output import places
+from edl_ckpt.core.proof.proving import prove
 from edl_ckpt.core.storage.location import Location
 from foreign import SYSTEMS
 from s3_fixtures import Bucket, begun_now
-from s3_proxy import Fault, status
+from s3_proxy import Call, Fault, Forward, Reply, status
 
 CASES: list[tuple[str, str, int, dict[str, Any]]] = [
     ("dcp", "dcp/torchrec", 2, {"ranks": 3}),
@@ -111,3 +115,48 @@ def test_another_export_is_replaced_only_with_force(s3: Bucket, tmp_path: Path, 
     export(torchrec, f"{s3.url}/out", ranks=1, force=True)
     export(torchrec, tmp_path / "out", ranks=1)
     assert objects_of(s3) == files_of(tmp_path / "out")
+
+
+def test_no_file_of_the_local_disk(s3: Bucket, torchrec: Version, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files go to hidden objects; while the proof reads those, none is visible under its name."""
+    seen: list[tuple[list[str], bool]] = []
+
+    def noted(*given: Any) -> Any:
+        seen.append((list(objects_of(s3)), any("/staged/" in key for key in s3.keys("run/."))))
+        return prove(*given)
+
+    def refused(*_: object, **__: object) -> None:
+        raise AssertionError("a file on the local disk")
+
+    monkeypatch.setattr("edl_ckpt.core.operations.export.formats.checkpoints.prove", noted)
+    monkeypatch.setattr(places.OutputFile, "__post_init__", refused)
+    assert export(torchrec, f"{s3.url}/out", ranks=3).proved
+    assert seen == [([], True)]
+    assert s3.proxy.count("upload_part_copy") == len(objects_of(s3))
+    nothing_is_left(s3)
+
+
+def test_a_service_that_copies_no_parts(s3: Bucket, tmp_path: Path, torchrec: Version) -> None:
+    """There the bytes go through this process once more."""
+    s3.proxy.fail(Fault(status(501, "NotImplemented"), operation="upload_part_copy", times=None))
+    export(torchrec, f"{s3.url}/out", ranks=3)
+    export(torchrec, tmp_path / "out", ranks=3)
+    assert objects_of(s3) == files_of(tmp_path / "out")
+    nothing_is_left(s3)
+
+
+def _other_sums(call: Call, forward: Forward) -> Reply | None:
+    """Answer with the checksum of other bytes."""
+    reply = forward(call)
+    if reply is None:
+        return None
+    return replace(reply, body=re.sub(rb"[0-9a-f]{32}", b"0" * 32, reply.body))
+
+
+def test_a_copy_that_differs_is_not_published(s3: Bucket, torchrec: Version) -> None:
+    """Where the service reports another checksum of what it copied, nothing becomes visible, and nothing is left."""
+    s3.proxy.fail(Fault(_other_sums, operation="upload_part_copy", times=None))
+    with pytest.raises(EdlCkptError, match="S3 copied other bytes"):
+        export(torchrec, f"{s3.url}/out", ranks=3)
+    assert objects_of(s3) == {}
+    nothing_is_left(s3)
