@@ -65,6 +65,10 @@ from edl_ckpt.core.storage.walk import local_tree
 _SEAL: Final = "seal.json"
 _OLD_SEAL: Final = "old-seal.json"
 _LACKS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
+_NOTED_BYTES: Final = 5 << 20
+"""Finished shards of so many bytes together are noted in the journal; a later run copies the others again."""
+_FEW_SHARDS: Final = 64
+"""Of so many shards each is noted at once."""
 _DRAFTS: Final = "meta"
 """The directory of the metadata that comes with a version; an empty file stands for a document that goes."""
 
@@ -129,6 +133,9 @@ class LocalOutput(VersionOutput):
         self._journal = Journal(new.number, new.name, keep_old=new.keep_old, loose=new.is_loose)
         self._flusher: Flusher | None = None
         self._finished: dict[str, Note] = {}
+        self._noted: set[str] = set()
+        """The finished shards whose notes the journal on the disk has."""
+        self._unnoted_bytes = 0
         self._proving = False
         self._writers: dict[int | None, Writers] = {}
         """The records of each shard that is shared apart, or of all shards."""
@@ -141,6 +148,10 @@ class LocalOutput(VersionOutput):
 
     def _leave(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Finish or roll back a commit that ended half-way; decide whether a later run can resume."""
+        with suppress(EdlCkptError):  # then that run copies some shards again
+            if self._finished.keys() - self._noted:
+                self._place.check()
+                self._write_notes()
         with suppress(EdlCkptError, ValueError):  # then the journal stays, and `publish` has said so
             settle_stage(self._root, self._stage)
         # What was read, or what was written, is damaged, or the name is taken: a later run must begin again.
@@ -155,6 +166,7 @@ class LocalOutput(VersionOutput):
         self._check_target()
         self.resumed = self._find_finished(names)
         self._finished = {names[i]: note for i, note in self.resumed.items()}
+        self._noted = set(self._finished)
         for name in self._stage.names() if self._new.resumes is not None else ():
             if name.startswith(WRITERS):  # of an interrupted run, whose tasks may go on: none opens a file from here on
                 Writers(self._stage, name, make=False).end()
@@ -217,14 +229,25 @@ class LocalOutput(VersionOutput):
         return found
 
     def finish(self, shard: int, note: Note) -> None:
-        """Flush a shard to the disk, then note in the journal that it is there."""
+        """Flush a shard to the disk, then note in the journal that it is there.
+
+        Each time the whole journal is written, so of many small shards some are noted together.
+        """
         assert self._new.resumes is not None  # noqa: S101 - only a resumable output has a journal of this kind
         self._end_sharing(shard)
         self._files[shard].flush()
         with self._lock:
             self._finished[self._names[shard]] = note
+            self._unnoted_bytes += self._sizes[shard]
+            if self._unnoted_bytes >= _NOTED_BYTES or len(self._names) <= _FEW_SHARDS:
+                self._write_notes()
+
+    def _write_notes(self) -> None:
+        """Write the journal with the notes of all finished shards, where it lacks some of a resumable output."""
+        if self._new.resumes is not None and self._finished.keys() - self._noted:
             journal = replace(self._journal, source=self._new.resumes.source, finished=self._finished)
             self._stage.replace(JOURNAL, journal.to_bytes())
+            self._noted, self._unnoted_bytes = set(self._finished), 0
 
     def share(self, *, apart: bool = False) -> StagedTargets:
         """Return the staged files as a value, for other processes that write them."""
@@ -260,6 +283,7 @@ class LocalOutput(VersionOutput):
         """Prove the staged version while it is flushed, stage its seal and metadata, then rename all of them."""
         for shard in list(self._writers):
             self._end_sharing(shard)
+        self._write_notes()
         if self._flusher is not None:
             self._flusher.all_written()
         new = self._new

@@ -205,6 +205,28 @@ def test_goes_on(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who
     assert verify_version(at(out, 20), level="deep").findings == ()
 
 
+def test_many_small_shards_are_noted_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal is not written for each of many small shards; an orderly end notes all that are whole."""
+    users = Table(np.arange(800, dtype=np.int64), np.ones((800, 4), np.float32))
+    save_checkpoint(tmp_path / "run", 7, 80, variables={}, tables={"users": users})
+    version, out, journals = at(tmp_path / "run"), tmp_path / "out", list[str]()
+    real = Directory.replace
+
+    def replace(self: Directory, name: str, data: bytes, **more: Any) -> None:
+        if name == "journal.json":
+            journals.append(name)
+        real(self, name, data, **more)
+
+    monkeypatch.setattr(Directory, "replace", replace)
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalOutput, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            copy(version, out)
+    assert len(journals) == 1
+    assert copy(version, out).copied[0].resumed_bytes == version.size_bytes
+    assert verify_version(at(out), level="deep").findings == ()
+
+
 @pytest.mark.parametrize("how", ["source", "staged", "dropped"])
 def test_does_not_go_on_with_something_else(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
