@@ -247,9 +247,10 @@ def export_version(
     a directory with a file for each task.
 
     Memory is a few times `part_bytes`. An output at a URL is written to the local disk first, but for files of other
-    systems on S3, which are proved under a hidden name there. Raises RefusedError for a target that exists, or that lies among checkpoints, where ElasticDL's scan would meet it; NoSpaceError before
-    anything is written; UsageError for a selection that the format cannot contain;
-    UnsupportedError for what a cluster cannot write; and the errors of reading.
+    systems on S3, which are proved under a hidden name there. Raises RefusedError for a target that exists, or that
+    lies among checkpoints, where ElasticDL's scan would meet it; NoSpaceError before anything is written; UsageError
+    for a selection that the format cannot contain; UnsupportedError for what a cluster cannot write; and the errors of
+    reading.
 
     >>> result = export_version("run@200", "model.npz", selection=Selection(tables=("user",)))
     >>> result.format, result.tables, result.rows

@@ -235,7 +235,7 @@ class LocalTarget(ExportTarget):
 class UploadTarget(ExportTarget):
     """A remote file or directory: written to the local disk, uploaded from there, and made visible at once.
 
-    Files in which each byte is written once need no local disk where the storage takes parts: `opened` stages them there.
+    Files in which each byte is written once need no local disk where the storage takes parts: `opened` stages them.
     Raises RefusedError for a target that exists, or that ElasticDL's scan would meet.
     """
 
