@@ -25,9 +25,10 @@ from edl_ckpt.core.sources.steps.interface import read_head
 from edl_ckpt.core.sources.torch.editing import Edit, Path, edited
 from edl_ckpt.core.sources.torch.files import FileTensor
 from edl_ckpt.core.sources.torch.format import files_in_index
-from edl_ckpt.core.sources.torch.groups import INDEX, Groups, grouped, is_named_so
+from edl_ckpt.core.sources.torch.groups import Groups, grouped
 from edl_ckpt.core.sources.torch.indexing import prefixes_of, titled
 from edl_ckpt.core.sources.torch.machine import Value
+from edl_ckpt.core.sources.torch.names import INDEX, is_named_so
 from edl_ckpt.core.sources.torch.renewing import (
     Meshes,
     NewTensor,

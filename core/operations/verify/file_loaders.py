@@ -16,7 +16,7 @@ from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.safetensors.indexing import read_header
 from edl_ckpt.core.sources.safetensors.sets import ENDING, INDEX, weight_map
 from edl_ckpt.core.sources.steps.interface import read_head
-from edl_ckpt.core.sources.torch.groups import is_named_so
+from edl_ckpt.core.sources.torch.names import is_named_so
 from edl_ckpt.core.sources.torch.weights_only import refusals
 from edl_ckpt.core.sources.torch_checkpointing.metadata import read_metadata
 from edl_ckpt.core.sources.torch_checkpointing.names import METADATA, files_by_item, ranks_in

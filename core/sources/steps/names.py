@@ -12,8 +12,8 @@ from typing import Final
 from edl_ckpt.core.model.layouts import Layout, VersionName
 from edl_ckpt.core.sources.steps.shown import are_plain, is_shown
 from edl_ckpt.core.sources.steps.spellings import number_of_directory, number_of_prefix
-from edl_ckpt.core.sources.torch.groups import is_named_so, rank_named, stem_of
-from edl_ckpt.core.sources.torch.groups import is_part as is_part_of_torch
+from edl_ckpt.core.sources.torch.names import is_named_so, rank_named, stem_of
+from edl_ckpt.core.sources.torch.names import is_part as is_part_of_torch
 from edl_ckpt.core.sources.torch_checkpointing.names import METADATA, files_by_item
 
 _PREFIX: Final = re.compile(r"(.+)\.(?:index|meta|data-[0-9]{5}-of-[0-9]{5})", re.ASCII | re.DOTALL)

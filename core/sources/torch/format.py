@@ -15,8 +15,9 @@ from edl_ckpt.core.model.systems import System
 from edl_ckpt.core.sources.interface import NotOfFormatError, OtherFormatError
 from edl_ckpt.core.sources.recognised import recognised_file
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files, read_head
-from edl_ckpt.core.sources.torch.groups import ENDINGS, INDEX, Groups, grouped, is_named_so, set_named
+from edl_ckpt.core.sources.torch.groups import Groups, grouped
 from edl_ckpt.core.sources.torch.kinds import check_kind
+from edl_ckpt.core.sources.torch.names import ENDINGS, INDEX, is_named_so, set_named
 from edl_ckpt.core.sources.torch_checkpointing.names import files_by_item
 from edl_ckpt.core.storage.interface import RangeReader
 

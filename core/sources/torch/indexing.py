@@ -25,8 +25,9 @@ from edl_ckpt.core.sources.steps.content import Content, Found
 from edl_ckpt.core.sources.steps.interface import read_head
 from edl_ckpt.core.sources.torch.files import FileContents, FileTensor, FileValue, open_file
 from edl_ckpt.core.sources.torch.format import files_in_index
-from edl_ckpt.core.sources.torch.groups import INDEX, Groups, grouped, is_named_so
+from edl_ckpt.core.sources.torch.groups import Groups, grouped
 from edl_ckpt.core.sources.torch.kinds import check_kind
+from edl_ckpt.core.sources.torch.names import INDEX, is_named_so
 from edl_ckpt.core.sources.torch.sharding import Piece
 
 VALUE: Final = "value"
