@@ -27,7 +27,7 @@ from edl_ckpt.core.base.patterns import LatePattern
 from edl_ckpt.core.base.words import escaped
 from edl_ckpt.core.catalog.small_reads import read_small
 from edl_ckpt.core.model.versions import Listing, Record, Version
-from edl_ckpt.core.sources.bundle import format as bundle
+from edl_ckpt.core.sources import bundle
 from edl_ckpt.core.sources.bundle.state_file import NAME, STATE_BYTES, name_in, parse_state
 from edl_ckpt.core.storage.interface import Entry, Store
 
@@ -53,18 +53,18 @@ def with_record(store: Store, listing: Listing, entries: Iterable[Entry]) -> Lis
     Versions of TensorFlow are in the order of the file `checkpoint`.
     """
     systems = {version.layout.system for version in listing.versions}
-    if not systems & {bundle.system, *_JOBS}:
+    if not systems & {bundle.ABOUT.name, *_JOBS}:
         return listing
     top = {entry.name: entry for entry in entries if not entry.parent}
-    if bundle.system not in systems or NAME not in top or top[NAME].is_dir:
+    if bundle.ABOUT.name not in systems or NAME not in top or top[NAME].is_dir:
         return replace(listing, record=_of_a_job(store, listing, top)) if systems & _JOBS else listing
     file = top[NAME]
     try:
         state = parse_state(read_small(store, file, STATE_BYTES), file.path)
     except EdlCkptError as error:
-        return replace(listing, record=Record(bundle.system, fault=f"{file.path}: {error.message}"))
+        return replace(listing, record=Record(bundle.ABOUT.name, fault=f"{file.path}: {error.message}"))
     versions = listing.versions
-    if all(version.layout.system == bundle.system for version in versions):
+    if all(version.layout.system == bundle.ABOUT.name for version in versions):
         places = {name: place for place, name in enumerate(state.names)}
         versions = tuple(sorted(versions, key=lambda version: places.get(version.name, -1)))
     return replace(listing, versions=versions, record=_record(store, file, state.newest, versions))
@@ -73,17 +73,17 @@ def with_record(store: Store, listing: Listing, entries: Iterable[Entry]) -> Lis
 def _record(store: Store, file: Entry, newest: str, versions: Sequence[Version]) -> Record:
     """Return which version the newest path is, or why it is none of these."""
     if not newest:
-        return Record(bundle.system, fault=f"{file.path}: it names no newest checkpoint (model_checkpoint_path)")
+        return Record(bundle.ABOUT.name, fault=f"{file.path}: it names no newest checkpoint (model_checkpoint_path)")
     inside = _inside(store, newest)
     if inside is None:
-        return Record(bundle.system, fault=f"{file.path}: it names {escaped(newest)}, which is in another place")
+        return Record(bundle.ABOUT.name, fault=f"{file.path}: it names {escaped(newest)}, which is in another place")
     folder, _, last = inside.partition("/")
     for version in versions:
         is_it = version.name == folder and (not last or f"{last}.index" in version.sizes)
-        if is_it and version.layout.system == bundle.system:
-            return Record(bundle.system, version.path)
+        if is_it and version.layout.system == bundle.ABOUT.name:
+            return Record(bundle.ABOUT.name, version.path)
     why = f"{file.path}: it names {escaped(newest)}, which is not there: tf.train.latest_checkpoint finds nothing"
-    return Record(bundle.system, fault=why)
+    return Record(bundle.ABOUT.name, fault=why)
 
 
 def _of_a_job(store: Store, listing: Listing, top: Mapping[str, Entry]) -> Record | None:

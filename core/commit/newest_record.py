@@ -13,7 +13,7 @@ from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.model.versions import State, Version
-from edl_ckpt.core.sources.bundle import format as bundle
+from edl_ckpt.core.sources import bundle
 from edl_ckpt.core.sources.bundle.state_file import NAME, state_bytes
 from edl_ckpt.core.state.lock_proof import prove_lock
 from edl_ckpt.core.storage.interface import Store
@@ -42,7 +42,7 @@ def _noted(store: Store, newest: str) -> bytes | None:
     old = store.read_small(NAME)
     if old is not None and not old.startswith(MARK):
         return None
-    versions = [v for v in list_versions(store.location).versions if v.layout.system == bundle.system]
+    versions = [v for v in list_versions(store.location).versions if v.layout.system == bundle.ABOUT.name]
     if any(version.state is not State.COMPLETE or not version.fingerprint for version in versions):
         return None
     prefixes = {version.name: prefix for version in sorted(versions, key=_order) if (prefix := _prefix(version))}

@@ -42,7 +42,7 @@ from edl_ckpt.core.operations.prune.readable import looked_at
 from edl_ckpt.core.operations.reshard.execute import execute_reshard, planned_reshard, prepare_reshard
 from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
-from edl_ckpt.core.sources.bundle import format as bundle
+from edl_ckpt.core.sources import bundle
 from edl_ckpt.core.sources.elasticdl.target import DESIGN
 from edl_ckpt.core.sources.steps.names import STEPS
 from edl_ckpt.core.sources.steps.spellings import number_of_directory
@@ -200,7 +200,7 @@ class _FilePlace(Place):
 
     def finish(self, store: Store) -> None:
         """Name the newest bundle in TensorFlow's own record."""
-        if self.new.layout.system == bundle.system and self.new.replaces is None:
+        if self.new.layout.system == bundle.ABOUT.name and self.new.replaces is None:
             note_newest(store, reporter=self.new.reporter)
 
 

@@ -7,20 +7,25 @@ can cause, such as a wrong name or a failed assertion, are left alone, and so is
 
 from __future__ import annotations
 
-import pickle
-import struct
-import zlib
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
 
-BY_BYTES: Final = (
-    *(ArithmeticError, AttributeError, EOFError, LookupError, RecursionError, TypeError, ValueError),
-    *(pickle.UnpicklingError, struct.error, zlib.error),
-)
-"""What bytes can raise that are not as their reader expects. UnicodeError is a ValueError."""
+
+@functools.cache
+def caused_by_bytes() -> tuple[type[Exception], ...]:
+    """Return what bytes can raise that are not as their reader expects. UnicodeError is a ValueError.
+
+    Python calls it only for an error: an `except` clause is evaluated then.
+    """
+    import pickle
+    import struct
+    import zlib
+
+    of_values = (ArithmeticError, AttributeError, EOFError, LookupError, RecursionError, TypeError, ValueError)
+    return (*of_values, pickle.UnpicklingError, struct.error, zlib.error)
 
 
 @contextmanager
@@ -33,7 +38,7 @@ def hostile_bytes(path: str) -> Iterator[None]:
         yield
     except EdlCkptError:
         raise
-    except BY_BYTES as error:
+    except caused_by_bytes() as error:
         raise damage(error, path) from error
 
 

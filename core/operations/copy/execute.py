@@ -50,7 +50,7 @@ from edl_ckpt.core.reading.picklable import CheckpointValue, HeldValue
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.reading.stored_sums import NO_SUMS, SumsCompared
 from edl_ckpt.core.reading.used_files import files_read
-from edl_ckpt.core.sources.bundle import format as bundle
+from edl_ckpt.core.sources import bundle
 from edl_ckpt.core.sources.elasticdl.target import check_texts, check_version, restore_warnings
 from edl_ckpt.core.state.annotate import Describe, MetadataCopies
 from edl_ckpt.core.state.holder import LostLockError
@@ -150,7 +150,7 @@ def execute_copy(
                     if len(plan.entries) == 1 or isinstance(error, LostLockError):
                         raise
                     failed.append((entry.version.ref, error))
-            if done and plan.entries[0].version.layout.system == bundle.system:
+            if done and plan.entries[0].version.layout.system == bundle.ABOUT.name:
                 note_newest(place.store, newest=_newest_of(plan), reporter=reporter)
     moved = sum(copied.size_bytes - copied.resumed_bytes for copied in done if not copied.skipped)
     return CopyResult(tuple(done), moved, time.perf_counter() - begin, tuple(failed))
@@ -160,7 +160,7 @@ def _newest_of(plan: CopyPlan) -> str:
     """Return the name of the version that TensorFlow's file `checkpoint` at the source names; '' without one."""
     source = plan.entries[0].version
     record = list_versions(source.location).record if source.layout.in_location else None
-    return base_name(record.path) if record is not None and record.system == bundle.system else ""
+    return base_name(record.path) if record is not None and record.system == bundle.ABOUT.name else ""
 
 
 def _obstacle(entry: CopyEntry) -> EdlCkptError | None:

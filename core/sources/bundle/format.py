@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
 from edl_ckpt.core.base.words import abridged, counted
-from edl_ckpt.core.model.systems import System
 from edl_ckpt.core.sources.bundle.index import read_index, read_index_of
 from edl_ckpt.core.sources.bundle.state_file import NAME as STATE_FILE
 from edl_ckpt.core.sources.bundle.state_file import STATE_BYTES, name_in, parse_state
@@ -27,10 +26,6 @@ from edl_ckpt.core.storage.interface import RangeReader
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.sources.steps.content import Content, Found
 
-about: Final = System("tensorflow", "TensorFlow", writes=True, judged_with=("tensorflow 2.16",))
-system: Final = about.name
-marks: Final = (".index", ".data-")
-alone: Final = False
 _FILE: Final = re.compile(r"(.*)\.(?:index|data-([0-9]{5})-of-([0-9]{5}))", re.ASCII | re.DOTALL)
 _SHOWN: Final = 3
 

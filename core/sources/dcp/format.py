@@ -11,7 +11,6 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.errors import UnsupportedError
-from edl_ckpt.core.model.systems import System
 from edl_ckpt.core.sources.dcp import metadata
 from edl_ckpt.core.sources.interface import NotOfFormatError, OtherFormatError
 from edl_ckpt.core.sources.recognised import recognised_file
@@ -21,10 +20,6 @@ from edl_ckpt.core.storage.interface import RangeReader
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.sources.steps.content import Content
 
-about: Final = System("dcp", "torch DCP", "rank", writes=True, judged_with=("torch 2.13", "torchrec 1.8"))
-system: Final = about.name
-marks: Final = (".distcp", ".metadata")
-alone: Final = False
 HEAD: Final = ".metadata"
 _RANK: Final = re.compile(r"__([0-9]{1,6})_[0-9]+\.distcp")
 _OF_RANK: Final = re.compile(r"__[0-9]{1,6}\.metadata")

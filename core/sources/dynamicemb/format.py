@@ -15,7 +15,6 @@ from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.base.patterns import LatePattern
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.model.systems import System
 from edl_ckpt.core.sources.steps import raw_tables
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 from edl_ckpt.core.sources.steps.raw_tables import IDS, VALUES, RawColumn, RawName, RawTable, add_tables, claim_tables
@@ -23,12 +22,6 @@ from edl_ckpt.core.sources.steps.raw_tables import IDS, VALUES, RawColumn, RawNa
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.sources.steps.content import Content
 
-about: Final = System(
-    "dynamicemb", "dynamicemb", "rank", writes=True, judged_with=("recsys-examples",), known_by_names=True
-)
-system: Final = about.name
-marks: Final = (".rank_",)
-alone: Final = False
 heads, digest = raw_tables.no_heads, raw_tables.no_digest
 _NUMBER: Final = raw_tables.NUMBER
 _COLUMNS: Final = {

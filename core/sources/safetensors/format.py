@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
-from edl_ckpt.core.model.systems import System
 from edl_ckpt.core.sources.recognised import recognised_file
 from edl_ckpt.core.sources.safetensors.parts import Part, PartName, beside_wholes, lacking, lost_files, part_named
 from edl_ckpt.core.sources.safetensors.sets import (
@@ -31,10 +30,6 @@ from edl_ckpt.core.storage.interface import RangeReader
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.sources.steps.content import Content
 
-about: Final = System("safetensors", "safetensors", writes=True, judged_with=("safetensors", "transformers"))
-system: Final = about.name
-marks: Final = (".safetensors",)
-alone: Final = False
 _SMALL_BYTES: Final = 64 << 10
 """A listing looks how a file begins that is no larger: it may be a pointer, or the page of a server."""
 _MOST_NAMED: Final = 8

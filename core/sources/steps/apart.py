@@ -13,7 +13,7 @@ from edl_ckpt.core.model.tables import Problem
 
 if TYPE_CHECKING:
     from edl_ckpt.core.sources.steps.content import Content, ShardContent
-    from edl_ckpt.core.sources.steps.interface import Format
+    from edl_ckpt.core.sources.steps.folder import FormatFolder
 
 CODE: Final = "two-systems"
 
@@ -27,11 +27,11 @@ class _Marks(NamedTuple):
     texts: int
 
 
-def index_apart(content: Content, formats: Sequence[Format]) -> None:
+def index_apart(content: Content, formats: Sequence[FormatFolder]) -> None:
     """Let each format add what it has of a version, under names that no other has."""
     known: dict[str, str] = {}
     before: Mapping[int, _Marks] = _marks(content)
-    added: list[tuple[Format, Mapping[int, _Marks]]] = []
+    added: list[tuple[FormatFolder, Mapping[int, _Marks]]] = []
     for form in formats:
         form.index(content)
         after = _marks(content)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from edl_ckpt.core.sources.bundle import format as bundle
-from edl_ckpt.core.sources.dcp import format as dcp
-from edl_ckpt.core.sources.dynamicemb import format as dynamicemb
-from edl_ckpt.core.sources.safetensors import format as safetensors
-from edl_ckpt.core.sources.steps.interface import Format
-from edl_ckpt.core.sources.tfra import format as tfra
-from edl_ckpt.core.sources.torch import format as torch
-from edl_ckpt.core.sources.torch_checkpointing import format as torch_checkpointing
+from edl_ckpt.core.sources import bundle, dcp, dynamicemb, safetensors, tfra, torch, torch_checkpointing
+from edl_ckpt.core.sources.steps.folder import FormatFolder
 
-FORMATS: Final[tuple[Format, ...]] = (dcp, bundle, safetensors, tfra, dynamicemb, torch_checkpointing, torch)
+FORMATS: Final[tuple[FormatFolder, ...]] = (
+    FormatFolder(dcp),
+    FormatFolder(bundle),
+    FormatFolder(safetensors),
+    FormatFolder(tfra),
+    FormatFolder(dynamicemb),
+    FormatFolder(torch_checkpointing),
+    FormatFolder(torch),
+)
 """The first one that has a part of a step names its system."""

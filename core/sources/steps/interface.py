@@ -1,8 +1,9 @@
 """What a format is: how another system than ElasticDL stores tensors and tables in the files of one step.
 
 `source` finds the directories and the prefixes of steps in a listing, and makes versions of them. It asks each format
-for its part of the files, because a step may have files of several formats. A format is a module, or an object, in a
-folder of its own: the literal table in `formats` is the only other place that knows it.
+for its part of the files, because a step may have files of several formats. A format is a folder: its
+`__init__.py` describes it (`Description` in `folder`), its `format.py` reads files (`FormatReader`), and the literal
+table in `formats` is the only other place that knows it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.words import size
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.model.systems import System
 from edl_ckpt.core.storage.interface import Entry, RangeReader
 
 if TYPE_CHECKING:  # a listing needs no index
@@ -62,24 +62,8 @@ class Claim:
     """True where a file says that the whole step is of this format: no other one has a part of it."""
 
 
-class Format(Protocol):
-    """A format of the files of a step."""
-
-    @property
-    def about(self) -> System:
-        """Return what the system says of itself."""
-
-    @property
-    def system(self) -> str:
-        """Return its name, as users read and write it."""
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        """Return parts of the names of its files; it does not see a step whose names have none of them."""
-
-    @property
-    def alone(self) -> bool:
-        """Say whether a step of it has no part of another format; other formats may share a step."""
+class FormatReader(Protocol):
+    """How a format reads the files of a step: the module `format.py` of its folder."""
 
     def heads(self, files: Files) -> Sequence[str]:
         """Return the small files of a step that `claim` needs to know, by their paths; () where it has none.

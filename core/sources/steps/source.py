@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.model.layouts import Layout, ShardName
 from edl_ckpt.core.model.versions import UNNUMBERED, ShardFile, State, Version
-from edl_ckpt.core.sources.hostile import BY_BYTES, damage, hostile_bytes
+from edl_ckpt.core.sources.hostile import caused_by_bytes, damage, hostile_bytes
 from edl_ckpt.core.sources.interface import FlatListing, OnFault, ReadSmall
 from edl_ckpt.core.sources.recognised import POINTER_BYTES, recognised_file
 from edl_ckpt.core.sources.steps import names
+from edl_ckpt.core.sources.steps.folder import FormatFolder
 from edl_ckpt.core.sources.steps.formats import FORMATS
-from edl_ckpt.core.sources.steps.interface import Claim, Files, Format
+from edl_ckpt.core.sources.steps.interface import Claim, Files
 from edl_ckpt.core.sources.steps.shown import are_plain, is_of_host, is_shown
 from edl_ckpt.core.sources.steps.spellings import number_of_directory, number_of_prefix
 from edl_ckpt.core.storage.faults import Fault
@@ -36,11 +37,11 @@ looks_into, version_named, may_be_file = names.looks_into, names.version_named, 
 completes = names.completes
 
 
-def _formats(location: Location) -> list[Format]:
+def _formats(location: Location) -> list[FormatFolder]:
     return [form for form in FORMATS if location.system in {"", form.system}]
 
 
-def _formats_of(version: Version) -> list[Format]:
+def _formats_of(version: Version) -> list[FormatFolder]:
     """Return the formats that may have a part of a version."""
     formats = _formats(version.location)
     own = [form for form in formats if form.alone and form.system == version.layout.system]
@@ -84,7 +85,7 @@ class _FoundStep:
         layout: Layout,
         entry: Entry | None,
         files: Files,
-        formats: Sequence[Format],
+        formats: Sequence[FormatFolder],
     ) -> None:
         self.path, self.number, self.layout, self.entry = path, number, layout, entry
         self.files = self.shown = files
@@ -188,7 +189,7 @@ _Digests = dict[str, dict[str, Any]]
 class _Claimed(NamedTuple):
     """The parts that formats have of a step, and whether its small files said that something is wrong."""
 
-    parts: Sequence[tuple[Format, Claim]]
+    parts: Sequence[tuple[FormatFolder, Claim]]
     is_doubtful: bool
     names: Sequence[str]
     """The files that formats claim."""
@@ -231,9 +232,9 @@ def _claimed(step: _FoundStep, digests: _Digests) -> _Claimed:
     return _Claimed(known or parts, is_doubtful or bool(step.heads and is_torn), claimed_names, is_sure)
 
 
-def _parts_of(step: _FoundStep, digests: _Digests) -> list[tuple[Format, Claim]]:
+def _parts_of(step: _FoundStep, digests: _Digests) -> list[tuple[FormatFolder, Claim]]:
     """Return what formats claim of a step: those that own it, else those that yield to no other, else the first."""
-    parts: list[tuple[Format, Claim]] = []
+    parts: list[tuple[FormatFolder, Claim]] = []
     for form in step.formats:
         claim = _claim_of(form, step, digests[form.system])
         if claim is not None:
@@ -261,11 +262,11 @@ def _look_for_pointers(steps: Sequence[_FoundStep], claims: Sequence[_Claimed], 
             step.fault = step.fault or Fault(UnsupportedError, what, file.path)
 
 
-def _claim_of(form: Format, step: _FoundStep, digests: Mapping[str, Any]) -> Claim | None:
+def _claim_of(form: FormatFolder, step: _FoundStep, digests: Mapping[str, Any]) -> Claim | None:
     """Return the part of a step that a format has; a step whose bytes it cannot stand is damaged, and only that."""
     try:
         return form.claim(step.shown, digests)
-    except BY_BYTES as error:
+    except caused_by_bytes() as error:
         return Claim({}, None, lacks=[damage(error, step.path).message])
 
 
@@ -331,7 +332,7 @@ def _fault_of(step: _FoundStep, claimed: _Claimed) -> Fault | None:
     return None
 
 
-def _whole_part(parts: Sequence[tuple[Format, Claim]]) -> str:
+def _whole_part(parts: Sequence[tuple[FormatFolder, Claim]]) -> str:
     """Return the system whose files say that its part is whole, where all that lacks something is known by names."""
     known = [(form, claim) for form, claim in parts if not form.about.known_by_names]
     return known[0][0].system if known and not any(claim.lacks for _, claim in known) else ""

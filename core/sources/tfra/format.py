@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.patterns import LatePattern
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.model.systems import System
 from edl_ckpt.core.sources.steps import raw_tables
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 from edl_ckpt.core.sources.steps.raw_tables import IDS, VALUES, RawName, RawTable, add_tables, claim_tables, rule_of
@@ -21,12 +20,6 @@ from edl_ckpt.core.sources.steps.raw_tables import IDS, VALUES, RawName, RawTabl
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.sources.steps.content import Content
 
-about: Final = System(
-    "tfra", "TFRA", writes=True, judged_with=("tensorflow-recommenders-addons 0.8.1",), known_by_names=True
-)
-system: Final = about.name
-marks: Final = ("-keys", "-values")
-alone: Final = False
 heads, digest = raw_tables.no_heads, raw_tables.no_digest
 _NUMBER: Final = raw_tables.NUMBER
 _FILE: Final = LatePattern(

@@ -11,23 +11,18 @@ from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
-from edl_ckpt.core.model.systems import System
 from edl_ckpt.core.sources.interface import NotOfFormatError, OtherFormatError
 from edl_ckpt.core.sources.recognised import recognised_file
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files, read_head
 from edl_ckpt.core.sources.torch.groups import Groups, grouped
 from edl_ckpt.core.sources.torch.kinds import check_kind
-from edl_ckpt.core.sources.torch.names import ENDINGS, INDEX, is_named_so, set_named
+from edl_ckpt.core.sources.torch.names import INDEX, is_named_so, set_named
 from edl_ckpt.core.sources.torch_checkpointing.names import files_by_item
 from edl_ckpt.core.storage.interface import RangeReader
 
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.sources.steps.content import Content
 
-about: Final = System("torch", "torch.save", "file", writes=True, judged_with=("torch 2.13",))
-system: Final = about.name
-marks: Final = (*ENDINGS, INDEX)
-alone: Final = True
 _OTHERS: Final = (".distcp", ".safetensors", ".safetensors.index.json")
 """What other systems of torch's world write: a step with such a file is theirs."""
 

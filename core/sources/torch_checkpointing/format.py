@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.errors import UnsupportedError
-from edl_ckpt.core.model.systems import System
 from edl_ckpt.core.sources.interface import NotOfFormatError
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 from edl_ckpt.core.sources.torch.format import words_of
@@ -28,12 +27,6 @@ from edl_ckpt.core.storage.interface import RangeReader
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.sources.steps.content import Content
 
-about: Final = System(
-    "torch-checkpointing", "torch_checkpointing", "rank", writes=True, judged_with=("torch_checkpointing 0.1.1",)
-)
-system: Final = about.name
-marks: Final = ("_0.pt", METADATA)
-alone: Final = True
 _RUNNING: Final = f"its save has not ended: torch_checkpointing renames {RUNNING}STEP when all ranks have written"
 
 

@@ -15,8 +15,8 @@ from places import TESTS, TOP
 
 REGISTRIES = {
     "core/sources/steps/formats.py": """
-from toy_system import format as toy
-FORMATS = (*FORMATS, toy)
+import toy_system
+FORMATS = (*FORMATS, FormatFolder(toy_system))
 """,
     "core/converting/destinations/table.py": """
 from toy_system.destination import ToToy

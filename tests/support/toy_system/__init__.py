@@ -3,3 +3,13 @@
 `test_toy_system.py` adds it to a copy of the package, as somebody adds a system: this folder, and a line in each of
 three registries.
 """
+
+from __future__ import annotations
+
+from typing import Final
+
+from edl_ckpt.core.model.systems import System
+
+ABOUT: Final = System("toy", "Toy", "toy rank", writes=True, known_by_names=True)
+MARKS: Final = (".toy-",)
+ALONE: Final = False

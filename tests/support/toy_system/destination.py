@@ -10,13 +10,13 @@ from edl_ckpt.core.converting.destinations.raw import RawDestination, RawLayout
 from edl_ckpt.core.converting.rows import CountedRows, RowPlaces
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout
-from toy_system.format import system
+from toy_system import ABOUT
 
 
 class ToToy(RawDestination):
     """Tables in files of ids and of rows."""
 
-    system = system
+    system = ABOUT.name
     of_system = re.compile(r"\.toy-")
     forbidden = re.compile(r"\A\.|/|\0|\.toy-", re.DOTALL)
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.patterns import LatePattern
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.model.systems import System
 from edl_ckpt.core.sources.steps import raw_tables
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 from edl_ckpt.core.sources.steps.raw_tables import IDS, VALUES, RawName, add_tables, claim_tables, rule_of
@@ -16,10 +15,6 @@ from edl_ckpt.core.sources.steps.raw_tables import IDS, VALUES, RawName, add_tab
 if TYPE_CHECKING:
     from edl_ckpt.core.sources.steps.content import Content
 
-about: Final = System("toy", "Toy", "toy rank", writes=True, known_by_names=True)
-system: Final = about.name
-marks: Final = (".toy-",)
-alone: Final = False
 heads, digest = raw_tables.no_heads, raw_tables.no_digest
 _FILE: Final = LatePattern(rf"(?:.*/)?([^/]+)\.toy-{raw_tables.NUMBER}-of-{raw_tables.NUMBER}\.(ids|rows)", re.DOTALL)
 
