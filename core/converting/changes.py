@@ -26,7 +26,7 @@ from edl_ckpt.core.reading.names import chosen_names, names_like
 from edl_ckpt.core.reading.part_records import records_of
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.bundle.parts import RECORD, is_waiting
-from edl_ckpt.core.sources.dcp.tables import collisions
+from edl_ckpt.core.sources.dcp.table_names import collisions
 from edl_ckpt.core.sources.elasticdl.target import MAX_DIM
 from edl_ckpt.core.storage.location import as_url
 from edl_ckpt.core.storage.user_files import read_toml

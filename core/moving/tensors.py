@@ -9,7 +9,7 @@ from edl_ckpt.core.base.errors import UnsupportedError, UsageError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.converting.changes import Changes, Outgoing, OutVariable, outgoing
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.sources.dcp.tables import is_table_name
+from edl_ckpt.core.sources.dcp.table_names import is_table_name
 from edl_ckpt.core.sources.steps import source as steps
 
 

@@ -17,7 +17,7 @@ from edl_ckpt.core.converting.changes import Outgoing, OutTable, OutVariable
 from edl_ckpt.core.converting.destinations.interface import ArrayDestination
 from edl_ckpt.core.sources.dcp import metadata
 from edl_ckpt.core.sources.dcp.several import StepIndexes, lay_out_several
-from edl_ckpt.core.sources.dcp.tables import collided, is_table_name, owners_of
+from edl_ckpt.core.sources.dcp.table_names import collided, is_table_name, owners_of
 from edl_ckpt.core.sources.dcp.writing import METADATA, OF_TORCH, lay_out
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout, Slab
 

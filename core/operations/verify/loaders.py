@@ -27,7 +27,7 @@ from edl_ckpt.core.operations.verify.findings import LoadedTable, LoaderView, Re
 from edl_ckpt.core.proof.duplicates import NO_IDS, SORTED_AT_ONCE, IdOrder, Search, order_of
 from edl_ckpt.core.reading.blocks import id_blocks
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.sources.dcp.tables import collisions
+from edl_ckpt.core.sources.dcp.table_names import collisions
 from edl_ckpt.core.sources.dynamicemb import format as dynamicemb
 from edl_ckpt.core.sources.tfra import format as tfra
 

@@ -20,7 +20,7 @@ from edl_ckpt.core import (
     verify_version,
 )
 from edl_ckpt.core.base.errors import UnsupportedError
-from edl_ckpt.core.sources.dcp.tables import owners_of
+from edl_ckpt.core.sources.dcp.table_names import owners_of
 from examples import examples
 from model_names import MODELS, variables_of
 from reporters import Recorder
