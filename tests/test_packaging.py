@@ -5,10 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
+from fnmatch import fnmatch
 from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pytest
 
 import edl_ckpt.core
 from edl_ckpt.cli import __version__
+from edl_ckpt.core import save_checkpoint
 from places import TOP
 
 PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text(encoding="utf-8"))
@@ -69,3 +75,41 @@ except SystemExit as end:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr.splitlines()[-1] == "3 False"
+
+
+ROOMS_OF_OTHERS = "sources.dcp.* sources.bundle.format sources.torch.machine sources.*.format storage.fsspec cluster.*"
+NEEDED_BY_NONE = [f"edl_ckpt.core.{room}" for room in ROOMS_OF_OTHERS.split()]
+"""What no command on shards of ElasticDL on a disk imports: readers of other systems, other storage, and Dask."""
+ALLOWED = {"edl_ckpt.core.cluster.choice", "edl_ckpt.core.sources.dcp.table_names"}
+
+
+@pytest.mark.parametrize(
+    ("command", "others"),
+    [
+        (["--help"], ["typer", "rich", "edl_ckpt.core.storage", "edl_ckpt.core.model.*"]),
+        (["list", "run"], ["numpy", "edl_ckpt.core.kernel", "edl_ckpt.core.operations"]),
+        (["verify", "run"], ["edl_ckpt.core.moving", "edl_ckpt.core.converting"]),
+        (["copy", "run", "new"], ["edl_ckpt.core.converting.destinations"]),
+        (["reshard", "run", "--ranks", "3", "--output", "new"], ["edl_ckpt.core.converting.destinations.dcp"]),
+    ],
+    ids=["help", "list", "verify", "copy", "reshard"],
+)
+def test_a_command_imports_what_it_needs(tmp_path: Path, command: list[str], others: list[str]) -> None:
+    """A command on shards of ElasticDL on a disk imports no room that only other systems, storage or machines need."""
+    save_checkpoint(tmp_path / "run", 7, ps_num=2, variables={"w": np.ones(3, np.float32)}, layout="elasticdl")
+    code = f"""
+import sys
+from edl_ckpt.cli.app import main
+try:
+    main({command})
+except SystemExit as end:
+    print(end.code, *sys.modules, file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path
+    )
+    ended, *modules = done.stderr.splitlines()[-1].split()
+    assert ended == "0"
+    unwanted = [*NEEDED_BY_NONE, *others]
+    loaded = {name for name in modules if any(fnmatch(name, pattern) for pattern in unwanted)}
+    assert loaded <= ALLOWED

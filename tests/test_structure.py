@@ -32,14 +32,18 @@ HEAVY = frozenset({"numpy", "xxhash", "google", "email", "botocore", "fsspec", "
 """Libraries that cost more than 5 ms of start-up time: only a command that needs them may import them."""
 SLOW = frozenset(
     {
+        "edl_ckpt.core.cluster.executor",
+        "edl_ckpt.core.cluster.preflight",
         "edl_ckpt.core.commit.repair.recovery",
         "edl_ckpt.core.converting.destinations",
         "edl_ckpt.core.model.tables",
+        "edl_ckpt.core.operations.verify.loaders",
         "edl_ckpt.core.sources.torch_checkpointing.metadata",
+        "edl_ckpt.core.storage.fsspec",
     }
 )
-"""Our own modules that do, by their many classes: no listing needs the contents of shards, and what only looks at
-versions needs nothing that writes or repairs them."""
+"""Our own modules that do, by their many classes: no listing needs the contents of shards, what only looks at versions
+needs nothing that writes or repairs them, and few locations are on other storage than a disk and S3."""
 
 
 _INDENTED = re.compile(r"^ +from edl_ckpt\.", re.MULTILINE)

@@ -225,12 +225,14 @@ def _end_newest(out: Output, location: Location, found: NewestGood, *, prometheu
 
 def _loader(name: str | None, world_size: int | None, *, clashes: bool) -> tuple[str, int | None] | None:
     """Return the loader whose view is asked for, and its ranks."""
-    from edl_ckpt.core.operations.verify.loaders import loader_named
-
     ranks_alone = name is None and world_size is not None
     if ranks_alone or (name is not None and clashes):
         raise UsageError("--ranks needs --loader, and --loader cannot be used with --seal")
-    return None if name is None else loader_named(name, world_size)
+    if name is None:
+        return None
+    from edl_ckpt.core.operations.verify.loaders import loader_named
+
+    return loader_named(name, world_size)
 
 
 def _write_reports(

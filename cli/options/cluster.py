@@ -45,7 +45,8 @@ def working(
     if workers is not None and "workers" not in out.defaulted:
         raise UsageError("--workers cannot be used with --cluster", hint="a cluster has the workers that it has")
     from edl_ckpt.core.cluster.address import cluster_at
-    from edl_ckpt.core.cluster.choice import ask_workers, check_shared, check_target
+    from edl_ckpt.core.cluster.choice import check_shared, check_target
+    from edl_ckpt.core.cluster.preflight import ask_workers
 
     if target is not None:
         check_shared(target)

@@ -15,8 +15,9 @@ from edl_ckpt.cli.options import slips
 from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core.base import words
 from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.patterns import LatePattern
 
-_NO_COMMAND: Final = re.compile(r"No such command (['\"])(.*?)\1\.(?: .*)?", re.DOTALL)
+_NO_COMMAND: Final = LatePattern(r"No such command (['\"])(.*?)\1\.(?: .*)?", re.DOTALL)
 _MEMBERS: Final = {
     "tag": "add {} TAG", "metrics": "show {}", "metadata": "show {}", "policy": "show {}"
 }  # fmt: skip
@@ -28,7 +29,7 @@ _GONE: Final = {
     ("export", "--seed"): "it is a part of --fill now: --fill initializer:SEED",
 }
 """What to write in place of an option that a command had, by command and option."""
-_EXTRA: Final = re.compile(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)\.?", re.DOTALL)
+_EXTRA: Final = LatePattern(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)\.?", re.DOTALL)
 
 
 def is_refusal(error: BaseException) -> bool:

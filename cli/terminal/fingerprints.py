@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
+
+from edl_ckpt.core.base.patterns import LatePattern
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 DIGITS: Final = 12
 """As many as tell ten million versions apart, but for one chance in five."""
-_WHOLE: Final = re.compile(rf"(edl1:[0-9a-f]{{{DIGITS}}})[0-9a-f]{{{64 - DIGITS}}}(?:\+[0-9a-f]{{32}})?")
+_WHOLE: Final = LatePattern(rf"(edl1:[0-9a-f]{{{DIGITS}}})[0-9a-f]{{{64 - DIGITS}}}(?:\+[0-9a-f]{{32}})?")
 
 
 def shortened(text: str) -> str:

@@ -6,10 +6,11 @@ import math
 import re
 
 from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.patterns import LatePattern
 
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE | re.ASCII)
-_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw])", re.ASCII)
+_SIZE = LatePattern(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE | re.ASCII)
+_NUMBER = LatePattern(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
+_DURATION = LatePattern(r"([0-9]+(?:\.[0-9]+)?)([smhdw])", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 

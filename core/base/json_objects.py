@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any, Final
 
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.names import is_unicode
+from edl_ckpt.core.base.patterns import LatePattern
 
-_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
+_SURROGATE: Final = LatePattern(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 """What a document must have for half of a pair of surrogates to be in it, alone or in a pair."""
 
 

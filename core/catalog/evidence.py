@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from edl_ckpt.core.base.patterns import LatePattern
 from edl_ckpt.core.base.words import abridged, escaped
 from edl_ckpt.core.model.versions import BEING_WRITTEN, State, Version
 from edl_ckpt.core.sources.companions import is_of_a_host, unaccounted
@@ -30,7 +31,7 @@ _ENDS: Final = {
 """The systems whose files do not say that a save has ended, with the name of a file that does; '' for none."""
 _SHARED: Final = frozenset({"checkpoint"})
 """Such files that lie in the location for all versions."""
-_DIGITS: Final = re.compile(r"[0-9]+", re.ASCII)
+_DIGITS: Final = LatePattern(r"[0-9]+", re.ASCII)
 _SHOWN: Final = 3
 
 

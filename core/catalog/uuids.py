@@ -19,6 +19,7 @@ from edl_ckpt.core.base.errors import (
     UsageError,
 )
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
+from edl_ckpt.core.base.patterns import LatePattern
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.small_reads import read_small
 from edl_ckpt.core.model.versions import Listing, Version
@@ -29,7 +30,7 @@ from edl_ckpt.core.storage import Location
 from edl_ckpt.core.storage.interface import Entry, Store
 
 _MAX_BYTES: Final = 1 << 20
-_START: Final = re.compile(r"[0-9a-f-]{4,36}", re.ASCII)
+_START: Final = LatePattern(r"[0-9a-f-]{4,36}", re.ASCII)
 _SOME: Final = 4
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from edl_ckpt.core.base.errors import CorruptError, UsageError
+from edl_ckpt.core.base.patterns import LatePattern
 from edl_ckpt.core.base.words import counted, describe
 from edl_ckpt.core.proof.fingerprint import PREFIX, Fingerprint
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
@@ -22,8 +22,8 @@ from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.user_files import check_target, open_input
 
 SCHEMA: Final = "edl-ckpt/digests/1"
-_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
-_FINGERPRINT: Final = re.compile(PREFIX + r"[0-9a-f]{64}(\+[0-9a-f]{32})?")
+_DIGEST: Final = LatePattern(r"[0-9a-f]{64}")
+_FINGERPRINT: Final = LatePattern(PREFIX + r"[0-9a-f]{64}(\+[0-9a-f]{32})?")
 
 
 @dataclass(frozen=True, slots=True)

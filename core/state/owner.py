@@ -12,7 +12,6 @@ import errno
 import fcntl
 import glob
 import os
-import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,6 +19,7 @@ from typing import Any, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.ids import host_name, kernel_id
+from edl_ckpt.core.base.patterns import LatePattern
 from edl_ckpt.core.state.document import parse_document
 from edl_ckpt.core.state.paths import is_copy_of_a_name, resumed_number
 from edl_ckpt.core.storage.beneath import Directory, close_read
@@ -32,7 +32,7 @@ _NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errn
 """The errors by which a file system without locks can be recognised."""
 _SIGNING_SECONDS: Final = 1.0
 _SILENT_SECONDS: Final = 24 * 3600.0
-_ID = re.compile(r"\d{8}T\d{6}-(?P<host>[^-]*)-(?P<pid>\d+)-[0-9a-f]{8}")
+_ID: Final = LatePattern(r"\d{8}T\d{6}-(?P<host>[^-]*)-(?P<pid>\d+)-[0-9a-f]{8}")
 
 
 def format_owner(owner: Mapping[str, Any]) -> str:

@@ -10,6 +10,8 @@ import os
 import re
 from typing import Final
 
+from edl_ckpt.core.base.patterns import LatePattern
+
 STATE_DIR: Final = ".edl-ckpt-0"
 STAGE_DIR: Final = f"{STATE_DIR}/stage-0"
 """One staging directory for each command that is writing."""
@@ -40,11 +42,11 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASC
 _VERSION_FILE = re.compile(
     rf"(?:(0|[1-9][0-9]{{0,18}})|({_UUID.pattern})|({_NAMED}[A-Za-z0-9._+=%~-]+?))\.json", re.ASCII
 )
-_SEAL_OF_A_NAME: Final = re.compile(rf"{_SEALED}([A-Za-z0-9._+=%~-]+?)\.json", re.ASCII)
+_SEAL_OF_A_NAME: Final = LatePattern(rf"{_SEALED}([A-Za-z0-9._+=%~-]+?)\.json", re.ASCII)
 LOCATION_FILE: Final = "location.json"
 INDEX_FILE: Final = "index.json"
 MANAGER_FILE: Final = "manager.json"
-_VERDICTS: Final = re.compile(r"verdicts-[0-9A-Za-z_-]{1,200}\.json", re.ASCII)
+_VERDICTS: Final = LatePattern(r"verdicts-[0-9A-Za-z_-]{1,200}\.json", re.ASCII)
 
 
 def version_file(key: int | str) -> str:

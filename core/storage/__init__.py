@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from edl_ckpt.core.storage.fsspec import FsspecStore
 from edl_ckpt.core.storage.interface import ObjectStore, Store
 from edl_ckpt.core.storage.local import LocalStore
 from edl_ckpt.core.storage.location import Location, LocationLike
@@ -23,4 +22,6 @@ def open_objects(location: Location) -> ObjectStore:
         from edl_ckpt.core.storage.s3.store import S3Store  # with email
 
         return S3Store(location)
+    from edl_ckpt.core.storage.fsspec import FsspecStore  # most locations are on a disk or on S3
+
     return FsspecStore(location)

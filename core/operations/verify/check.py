@@ -11,7 +11,6 @@ Seals in a verification: compare a version with its seal, or seal it.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -33,6 +32,7 @@ from edl_ckpt.core.base.errors import (
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import Beside, awaited, default_workers
+from edl_ckpt.core.base.patterns import LatePattern
 from edl_ckpt.core.base.progress import WARNINGS, Reporter, expect
 from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import base_name, command, counted, describe
@@ -51,6 +51,7 @@ from edl_ckpt.core.operations.verify.findings import (
     UNREAD,
     Against,
     Finding,
+    LoaderView,
     Report,
     ValueSample,
     VerifyResult,
@@ -58,7 +59,6 @@ from edl_ckpt.core.operations.verify.findings import (
 from edl_ckpt.core.operations.verify.headers import check_headers, check_names, open_readable_shards
 from edl_ckpt.core.operations.verify.ids import ContentCheck, ids_of
 from edl_ckpt.core.operations.verify.like import Form, check_like, form_of
-from edl_ckpt.core.operations.verify.loaders import look_with
 from edl_ckpt.core.operations.verify.memory import Memory, is_settled, known_damage
 from edl_ckpt.core.operations.verify.other_files import NOTHING_ELSE, Others, check_others
 from edl_ckpt.core.operations.verify.stored_sums import check_sample, check_stored_sums, report_chunks
@@ -219,7 +219,7 @@ def compare_with_seal(
 
 ATTEMPTS: Final = 10
 _PAUSE_SECONDS: Final = 0.1
-_LEAST: Final = re.compile(r"of at least [\d,]+ bytes")
+_LEAST: Final = LatePattern(r"of at least [\d,]+ bytes")
 _BROKEN: Final = frozenset({"truncated", "empty-file", "malformed", "missing-shard", "missing-file"})
 _FORCED: Final = "; --force seals it all the same, and the seal records it"
 _NOT_MATCHING: Final = frozenset({"checksum-mismatch", "fingerprint-mismatch"})
@@ -427,7 +427,7 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
             content = ContentCheck(checkpoint, report, job, values=level == "deep")
             stack.callback(content.close)
             read = _check_contents(content, seal, readers, scope, whole=whole)
-        view = None if scope.loader is None else look_with(checkpoint, *scope.loader, report)
+        view = None if scope.loader is None else _look(checkpoint, scope.loader, report)
         known = known_damage(version, level)
         findings = _in_order([*report.findings, *known], {} if seal is None else seal.sizes, version)
         if scope.take_ids:
@@ -462,6 +462,13 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
         files="" if seal is None and found.findings else _read_files(version, checkpoint, begun),
         begun=begun,
     ), checkpoint.shards
+
+
+def _look(checkpoint: Checkpoint, loader: tuple[str, int | None], report: Report) -> LoaderView:
+    """Return what a loader would do with a version."""
+    from edl_ckpt.core.operations.verify.loaders import look_with  # with the readers of other systems
+
+    return look_with(checkpoint, *loader, report)
 
 
 def _check_sealed(seal: Seal | None, found: Fingerprint | None, version: Version, report: Report) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from edl_ckpt.core.base.errors import CorruptError
+from edl_ckpt.core.base.patterns import LatePattern
 
 ENDING: Final = ".safetensors"
 INDEX: Final = ".safetensors.index.json"
-_NUMBERED: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors", re.DOTALL | re.ASCII)
+_NUMBERED: Final = LatePattern(r"(.+)-(\d{5})-of-(\d{5})\.safetensors", re.DOTALL | re.ASCII)
 
 
 def weight_map(document: Mapping[str, object], path: str) -> Mapping[str, str]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
+from edl_ckpt.core.base.patterns import LatePattern
 from edl_ckpt.core.model.layouts import Layout, VersionName
 from edl_ckpt.core.sources.steps.shown import are_plain, is_shown
 from edl_ckpt.core.sources.steps.spellings import number_of_directory, number_of_prefix
@@ -19,19 +20,19 @@ from edl_ckpt.core.sources.torch_checkpointing.names import METADATA, files_by_i
 _PREFIX: Final = re.compile(r"(.+)\.(?:index|meta|data-[0-9]{5}-of-[0-9]{5})", re.ASCII | re.DOTALL)
 _DEEPEST: Final = 6
 """No system has more directories in one another; so a listing does not go through other trees."""
-_FORMAT: Final = re.compile(
+_FORMAT: Final = LatePattern(
     r"^(?:.+\.(?:safetensors|safetensors\.index\.json|distcp|index|metadata)|\.metadata|.+\.data-[0-9]{5}-of-[0-9]{5}"
     r"|.+\.rank_[0-9].*|.+_mht_.+-(?:keys|values)|TFRADynamicEmbedding|dynamicemb|variables"
     r"|.+\.(?:pt|pth|ckpt|pth\.tar|bin\.index\.json)|(?:.+[-_])?model.*\.bin|metadata\.pkl)$",
     re.ASCII | re.MULTILINE,
 )
-_PART: Final = re.compile(
+_PART: Final = LatePattern(
     r"(?:pytorch_)?model(?:_fsdp)?(?:_[0-9]+)?|model_weights|weights|optim(?:izer)?(?:_[0-9]+)?|(?:dense_)?ema"
     r"|unet|vae|transformer(?:_[0-9]+)?|text_encoder(?:_[0-9]+)?|image_encoder|safety_checker|lora|adapter"
     r"|variables|TFRADynamicEmbedding|dynamicemb",
     re.ASCII,
 )
-_OWN: Final = re.compile(
+_OWN: Final = LatePattern(
     r"(?:.*\.safetensors(?:\.index\.json)?|.*\.distcp|\.metadata|model_index\.json|modules\.json"
     r"|pytorch_model.*\.bin|.*\.bin\.index\.json|.*_world_size_[0-9]+_rank_[0-9]+\.pt|mp_rank_[0-9]+_model_states\.pt)",
     re.ASCII,

@@ -23,6 +23,7 @@ from edl_ckpt.core.sources.steps.formats import FORMATS
 from edl_ckpt.core.sources.steps.interface import Claim, Files
 from edl_ckpt.core.sources.steps.shown import are_plain, is_of_host, is_shown
 from edl_ckpt.core.sources.steps.spellings import number_of_directory, number_of_prefix
+from edl_ckpt.core.sources.torch.names import is_of_elasticdl
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.interface import Entry, RangeReader
 from edl_ckpt.core.storage.location import Location
@@ -94,6 +95,8 @@ class _FoundStep:
             self.files = {name: file for name, file in files.items() if not is_of_host(name)}
             self.shown = {name: file for name, file in self.files.items() if is_shown(name)}
             every = "\n".join(self.shown)
+        if ".ckpt" in every:
+            every = "\n".join(name for name in self.shown if not is_of_elasticdl(name))
         self.formats = [form for form in formats if any(mark in every for mark in form.marks)]
         self.heads = [(form, name) for form in self.formats for name in form.heads(self.shown)]
         faulty = [one for one in (*self.files.values(), *([entry] if entry else ())) if one.fault]

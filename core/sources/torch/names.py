@@ -45,7 +45,16 @@ def is_named_so(path: str) -> bool:
     >>> is_named_so("epoch=3-step=40.ckpt"), is_named_so("a/pytorch_model.bin"), is_named_so("variables-0-of-2.ckpt")
     (True, True, False)
     """
-    return path.endswith(ENDINGS) and not (path.endswith(".ckpt") and _OF_ELASTICDL.fullmatch(path))
+    return path.endswith(ENDINGS) and not is_of_elasticdl(path)
+
+
+def is_of_elasticdl(path: str) -> bool:
+    """Say whether a path ends as shards of ElasticDL do, whose ending files of torch.save have, too.
+
+    >>> is_of_elasticdl("variables-0-of-2.ckpt"), is_of_elasticdl("last.ckpt")
+    (True, False)
+    """
+    return path.endswith(".ckpt") and _OF_ELASTICDL.fullmatch(path) is not None
 
 
 def stem_of(name: str) -> str:

@@ -42,8 +42,8 @@ from edl_ckpt.core import (
     verify_version,
 )
 from edl_ckpt.core.base.progress import SILENT, Progress
-from edl_ckpt.core.cluster import choice, worker
 from edl_ckpt.core.cluster import executor as executor_module
+from edl_ckpt.core.cluster import preflight, worker
 from edl_ckpt.core.cluster.address import cluster_at
 from edl_ckpt.core.cluster.choice import check_target
 from edl_ckpt.core.cluster.executor import ClusterExecutor
@@ -259,17 +259,17 @@ def test_memory(limit: int, threads: int, outcome: str) -> None:
     info = {"memory_limit": limit * MIB, "nthreads": threads}
     if outcome == "refused":
         with pytest.raises(UnsupportedError, match=r"memory limit of 120.0 MiB: .* above 96.0 MiB.* has 72.0 MiB") as e:
-            list(choice.memory_warnings("worker 0", seen, info))
+            list(preflight.memory_warnings("worker 0", seen, info))
         assert e.value.hint == "start it with --memory-limit 290MiB or more"
     else:
-        assert outcome in "".join(choice.memory_warnings("worker 0", seen, info))
+        assert outcome in "".join(preflight.memory_warnings("worker 0", seen, info))
 
 
 def test_little_memory_is_a_warning(tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where memory may not be enough, the work begins with a warning."""
     save_small(tmp_path, 7)
     progress = Progress()
-    monkeypatch.setattr(choice, "memory_warnings", lambda name, *_: [f"{name} has little"])
+    monkeypatch.setattr(preflight, "memory_warnings", lambda name, *_: [f"{name} has little"])
     assert verify_version(only(tmp_path), executor=client, reporter=progress).ok
     assert sum("has little" in text for text in progress.warnings) == 1
 
