@@ -74,6 +74,9 @@ _LONG_AGO = 1_700_000_000
 for _path in [path for path in DATA.rglob("*") if path.lstat().st_mtime > _LONG_AGO]:
     os.utime(_path, (_LONG_AGO, _LONG_AGO), follow_symlinks=False)
 
+# What is collected stays to the end: until then each look for circles would go through more and more of it, in vain.
+gc.disable()
+
 # Hundreds of processes start here, and each would compile the program again: 0.12 s for each of them.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -94,6 +97,7 @@ def pytest_collection_finish() -> None:
     """Keep the tests themselves out of every later look for circles, and in memory that forked processes share."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
