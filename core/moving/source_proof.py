@@ -168,9 +168,12 @@ class VersionProof(SourceProof):
         self.compare_sums(job)
         if self.is_changed:
             return sketch
+        behind = self._behind(sketch)
+        found = Forms(self._source.shards, without=behind).fingerprint(sketch)
         if self.trust is not None and self.trust.seal is not None:
-            self.trust.confirm(self._source_fingerprint(sketch).text)
-        return Forms(self._source.shards, without=self._behind(sketch)).fingerprint(sketch)
+            whole = self._source_fingerprint(sketch) if behind else found
+            self.trust.confirm(whole.text)
+        return found
 
 
 def untouched(source: SourceProof, proved: Fingerprint) -> dict[str, str]:
