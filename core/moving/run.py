@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import starmap
-from typing import Final
+from typing import Final, Protocol
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.packing import packed, together
 from edl_ckpt.core.base.parallel import RESULT_BYTES, Executor, run_all
-from edl_ckpt.core.commit.interface import VersionOutput
-from edl_ckpt.core.commit.sent_parts import Sending, SharedUploads
+from edl_ckpt.core.commit.interface import SharedTargets
+from edl_ckpt.core.commit.sent_parts import Sending, SharedUploads, TargetPart
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.moving.framing import Framing
@@ -37,6 +37,16 @@ _TASK_BYTES: Final = 64 << 10
 _TARGET_BYTES: Final = 48
 _VARIABLES_AT_ONCE: Final = 256
 """Small variables that a thread moves together: each alone would cost it more than their bytes."""
+
+
+class SharedOutput(Protocol):
+    """An output that other processes write, too."""
+
+    def share(self) -> SharedTargets:
+        """Return its files as a value; UnsupportedError where no other process can write them."""
+
+    def take(self, parts: Iterable[TargetPart], /) -> None:
+        """Take the parts of uploads that other processes have sent."""
 
 
 class Moved:
@@ -71,7 +81,7 @@ class Move:
         once = exceeds_page_cache(2 * plan.size_bytes)
         self.terms = MoveTerms(goal, variables, plain, once, plan.meaning, plan.summed)
 
-    def run(self, framing: Framing, output: VersionOutput | None = None) -> Moved:
+    def run(self, framing: Framing, output: SharedOutput | None = None) -> Moved:
         """Move everything, by threads or, into an output that they share, by other processes; return what has moved."""
         moved = Moved()
         if output is not None and self._job.executor.is_cluster:
@@ -90,7 +100,7 @@ class Move:
     def _mover(self, framing: Framing) -> Mover:
         return Mover(self.terms, self._source, framing.files, self._job.reporter, framing.crcs)
 
-    def hand_out(self, framing: Framing, output: VersionOutput, moved: Moved) -> None:
+    def hand_out(self, framing: Framing, output: SharedOutput, moved: Moved) -> None:
         """Let other processes move everything; raises UnsupportedError where they cannot."""
         executor = self._job.executor
         targets, tasks, memory_bytes = output.share(), self.tasks(executor), 0

@@ -153,7 +153,8 @@ def _check_traits(kind: type[ExportFormat], request: ExportRequest, *, is_cluste
     if request.limit is not None and not kind.traits.takes_limit:
         limited = sorted(each.traits.name for each in _FORMATS if each.traits.takes_limit)
         raise UsageError(f"`limit` is for {', '.join(limited)}")
-    if request.max_shard_bytes and kind is not Safetensors and not is_cluster:
+    in_parts = is_cluster and issubclass(kind, PartsFormat)
+    if request.max_shard_bytes and kind is not Safetensors and not in_parts:
         raise UsageError("`max_shard_bytes` is for safetensors")
 
 
@@ -192,8 +193,11 @@ def _cluster_of(executor: ExecutorLike | None, request: ExportRequest) -> Cluste
 
 def _check_parts(name: str, request: ExportRequest) -> None:
     """Raise UnsupportedError unless the workers of a cluster can write an export."""
+    if issubclass(FORMATS[name], SystemFormat):
+        _check_shared_files(name, request)
+        return
     if not issubclass(FORMATS[name], PartsFormat):
-        in_parts = sorted(each.traits.name for each in _FORMATS if issubclass(each, PartsFormat))
+        in_parts = sorted(each.traits.name for each in _FORMATS if issubclass(each, (PartsFormat, SystemFormat)))
         raise UnsupportedError(
             f"a cluster cannot export as {name}",
             hint=f"without --cluster, this machine exports it; a cluster writes {', '.join(in_parts)}",
@@ -204,6 +208,16 @@ def _check_parts(name: str, request: ExportRequest) -> None:
             "a cluster writes tables as ids and vectors, and not as a matrix, quantized or renamed",
             hint="without --cluster, this machine writes them",
         )
+
+
+def _check_shared_files(name: str, request: ExportRequest) -> None:
+    """Raise UnsupportedError unless the workers of a cluster can write the files of a system together."""
+    if request.goal.local_path is None:
+        hint = "without --cluster, this machine writes there; a cluster writes to a file system that its workers share"
+        raise UnsupportedError(f"a cluster does not export {name} to object storage", path=request.goal.url, hint=hint)
+    if request.selection.remap:
+        hint = "without --cluster, this machine numbers them"
+        raise UnsupportedError("a cluster does not number the rows of tables (`remap`)", hint=hint)
 
 
 def run_export(request: ExportRequest, format_name: str | None, executor: ExecutorLike | None) -> ExportResult:
@@ -244,7 +258,8 @@ def export_version(
     which matrices are tables, and renames too.
 
     An `executor` on a cluster writes safetensors and parquet to S3, or to a file system that its workers share:
-    a directory with a file for each task.
+    a directory with a file for each task. The files of the systems dcp, tfra, dynamicemb and torch-checkpointing it
+    writes as one machine does, to such a file system.
 
     Memory is a few times `part_bytes`. An output at a URL is written to the local disk first, but for files of other
     systems on S3, which are proved under a hidden name there. Raises RefusedError for a target that exists, or that

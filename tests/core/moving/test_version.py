@@ -50,3 +50,36 @@ def test_numbers_of_some_targets() -> None:
         ("user", [0, 5, 0, 7], [0, 6, 0, 8]),
         ("item", [1, 0, 2, 0], [3, 0, 4, 0]),
     ]
+
+
+COMMON = (
+    "source",
+    "output",
+    "rows",
+    "size_bytes",
+    "bytes_read",
+    "bytes_written",
+    "seconds",
+    "peak_memory_bytes",
+    "fingerprint",
+    "forced",
+    "checksums",
+    "items",
+    "left_out",
+    "dropped",
+    "overflowed",
+    "content",
+)
+
+
+def test_an_export_and_a_reshard_name_the_same_alike(tmp_path: Path) -> None:
+    """What both results say has one name, and of the same version the same value where nothing was written anew."""
+    save_varied(tmp_path / "run", 2)
+    version = only(tmp_path / "run")
+    exported = export_version(version, tmp_path / "m.ckpt")
+    written = reshard_version(version, 1, output=tmp_path / "there")
+    assert [(name, type(getattr(exported, name))) for name in COMMON] == [
+        (name, type(getattr(written, name))) for name in COMMON
+    ]
+    for name in ("source", "rows", "size_bytes", "bytes_written", "fingerprint", "items", "left_out", "content"):
+        assert getattr(exported, name) == getattr(written, name)

@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import ClassVar, Final
 
@@ -28,6 +28,7 @@ from edl_ckpt.core.moving.run import Move
 from edl_ckpt.core.moving.settings import ReshardSettings, settings_of_files
 from edl_ckpt.core.moving.staged_files import StagedFiles
 from edl_ckpt.core.moving.version_input import VersionInput
+from edl_ckpt.core.operations.export.cluster.shared_files import SharedFiles
 from edl_ckpt.core.operations.export.formats.arrays import Safetensors
 from edl_ckpt.core.operations.export.interface import (
     STORED,
@@ -41,7 +42,13 @@ from edl_ckpt.core.operations.export.interface import (
     PlannedFile,
     Selection,
 )
-from edl_ckpt.core.operations.export.output.target import check_output, open_target
+from edl_ckpt.core.operations.export.output.target import (
+    ExportTarget,
+    LocalTarget,
+    OpenedFiles,
+    check_output,
+    open_target,
+)
 from edl_ckpt.core.operations.reshard.execute import ReshardPlan, execute_reshard, prepare_reshard
 from edl_ckpt.core.proof.proving import prove
 from edl_ckpt.core.proof.trust import Trust
@@ -191,7 +198,20 @@ class SystemFormat(ExportFormat):
 
     @property
     def _job(self) -> Job:
-        return Job.here(reporter=self.request.reporter)
+        request = self.request
+        if request.cluster is None:
+            return Job.here(reporter=request.reporter)
+        return Job(request.cluster, 1, reporter=request.reporter)
+
+    def _shared(
+        self, target: ExportTarget, plan: Conversion, files: OpenedFiles
+    ) -> AbstractContextManager[SharedFiles | None]:
+        """Return what lets the workers of a cluster write the files, too; None where there is none."""
+        if self.request.cluster is None:
+            return nullcontext()
+        assert isinstance(target, LocalTarget)  # noqa: S101 - object storage and streams are refused
+        names = list(plan.destination.files)
+        return SharedFiles(target.path, target.meet().path, names, files.sinks, files.others_write)
 
     def _counts(self, plan: Conversion) -> ContentCounts:
         variables = sum(not variable.is_item for variable in plan.out.variables)
@@ -227,7 +247,9 @@ class SystemFormat(ExportFormat):
                 expect(request.reporter, 2 * plan.size_bytes)  # all is read back
                 request.reporter.start("writing", plan.size_bytes)
                 move = Move(plan, settings, opened_input, job, directory=files.room.url)
-                moved = move.run(plan.framing(files.sinks, job))
+                framing = plan.framing(files.sinks, job)
+                with self._shared(target, plan, files) as shared:
+                    moved = move.run(framing, shared)
                 files.all_written()
                 plan.source.check_unchanged()
                 source = plan.confirm_source(proof, moved.sketch, job)

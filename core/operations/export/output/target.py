@@ -89,7 +89,14 @@ class ExportTarget(AbstractContextManager["ExportTarget"]):
             durable = [file for output, file in zip(outputs, files, strict=True) if output.durable]
             flusher = opening.enter_context(Flusher(durable))
             room = Location(os.path.dirname(self.path) or ".")
-            yield OpenedFiles(files, Location(self.path), room, open_store(room).properties, flusher.all_written)
+            yield OpenedFiles(
+                files,
+                Location(self.path),
+                room,
+                open_store(room).properties,
+                flusher.all_written,
+                flusher.others_write,
+            )
 
     @abstractmethod
     def publish(self) -> tuple[ExportedFile, ...]:
@@ -108,6 +115,8 @@ class OpenedFiles(NamedTuple):
     """Those of the storage that has the new files."""
     all_written: Callable[[], None]
     """Called when every byte was written."""
+    others_write: Callable[[], None] = lambda: None
+    """Called when other processes begin to write, too."""
 
 
 def open_target(
