@@ -168,7 +168,7 @@ def test_remap_is_for_arrays(run: Version, tmp_path: Path) -> None:
     """Formats that have ids in their rows, or in their own files, refuse `remap`; so do two orders at once."""
     takes = {"safetensors", "npz", "npy", "torch", "tensorflow", "dcp"}
     for name in set(get_args(FormatName)) - takes:
-        with pytest.raises(UsageError, match=r"remap is for .*safetensors.*torch.*dcp"):
+        with pytest.raises(UsageError, match=r"`remap` is for .*safetensors.*torch.*dcp"):
             export_version(run, str(tmp_path / "m"), format_name=name, selection=Selection(remap=True))
     with pytest.raises(UsageError, match="remap"):
         export_version(run, str(tmp_path / "m"), format_name="tensorflow", selection=Selection(remap=True), ranks=2)
