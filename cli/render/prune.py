@@ -71,17 +71,25 @@ def plan_human(plan: PrunePlan, *, listed: str = "all", folded: bool = True) -> 
     """
     if plan.policy:
         yield styled("keep " + text.escaped(", or ".join(plan.policy)), "dim")
-    for location in () if plan.only_purges else plan.locations:
-        entries = [e for e in plan.entries if e.location == location]
-        going, staying = ([e for e in entries if e.action is action] for action in (Action.DELETE, Action.KEEP))
-        gone, kept = (words.size(sum(e.size_bytes for e in part)) for part in (going, staying))
-        counts = f"{len(staying)} kept, {kept}; {len(going)} to delete, {gone}"
-        yield head(location.url, counts if entries else "no numbered version")
-        key = attrgetter("action", "reasons") if folded else attrgetter("action", "path")
+    if plan.only_purges:
+        return
+    key = attrgetter("action", "reasons") if folded else attrgetter("action", "path")
+    for location in plan.locations:
+        entries = [entry for entry in plan.entries if entry.location == location]
+        yield head(location.url, _counts(entries) if entries else "no numbered version")
         runs = [list(run) for _, run in groupby(entries, key)]
-        shown = [run for action in _ACTIONS[listed] for run in runs if run[0].action is action]
+        shown: list[list[PruneEntry]] = []
+        for action in _ACTIONS[listed]:
+            shown += (run for run in runs if run[0].action is action)
         if shown:
             yield Table(*_COLUMNS, rows=chain.from_iterable(map(_rows_of, shown)))
+
+
+def _counts(entries: Sequence[PruneEntry]) -> str:
+    """Return how many versions are kept and deleted, and their bytes."""
+    staying = [entry.size_bytes for entry in entries if entry.action is Action.KEEP]
+    going = [entry.size_bytes for entry in entries if entry.action is Action.DELETE]
+    return f"{len(staying)} kept, {words.size(sum(staying))}; {len(going)} to delete, {words.size(sum(going))}"
 
 
 def human(
@@ -96,10 +104,10 @@ def human(
     """Yield the plan of each location, and the result; `brief` omits a plan that was already shown."""
     if not brief:
         yield from plan_human(plan, listed=listed, folded=folded)
-    for one in stripped:
-        names = words.abridged((text.escaped(gone.name) for gone in one.left_out), 2)
-        verb = "would be stripped" if one.dry_run else "stripped, and proved,"
-        yield head(one.ref, f"{verb} of {words.size(one.left_out_bytes)}: {names}")
+    for version in stripped:
+        names = words.abridged((text.escaped(part.name) for part in version.left_out), 2)
+        verb = "would be stripped" if version.dry_run else "stripped, and proved,"
+        yield head(version.ref, f"{verb} of {words.size(version.left_out_bytes)}: {names}")
     if result is None:
         yield styled("Nothing was deleted.", "dim")
         return

@@ -285,18 +285,23 @@ def _add_suite(suites: Element, result: VerifyResult, *, strict: bool) -> None:
     failures = 0
     for name in CHECKS:
         case = ET.SubElement(suite, "testcase", classname=ref, name=name, time=f"{made.get(name, 0.0):.3f}")
-        found = [f for f in result.findings if f.check == name and (strict or f.severity == "error")]
+        of_check = [finding for finding in result.findings if finding.check == name]
+        faults = [finding for finding in of_check if strict or finding.severity == "error"]
         if not result.is_whole:
-            why = "; ".join([f.message for f in result.findings if f.check == name] or result.doubts)
-            ET.SubElement(case, "skipped", message=text.escaped(f"{result.verdict}{': ' if why else ''}{why}"))
-        elif found:
+            why = "; ".join([finding.message for finding in of_check] or result.doubts)
+            message = f"{result.verdict}: {why}" if why else result.verdict
+            ET.SubElement(case, "skipped", message=text.escaped(message))
+        elif faults:
             failures += 1
-            message = text.count(len(found), "finding") + ": " + ", ".join(sorted({f.code for f in found}))
-            ET.SubElement(case, "failure", type=found[0].code, message=message).text = "\n".join(map(_case_line, found))
+            codes = ", ".join(sorted({finding.code for finding in faults}))
+            message = f"{text.count(len(faults), 'finding')}: {codes}"
+            failure = ET.SubElement(case, "failure", type=faults[0].code, message=message)
+            failure.text = "\n".join(map(_case_line, faults))
         elif name not in made:
             why = "the version has no seal" if name == "seal" else f"not made at the level {result.level}"
             ET.SubElement(case, "skipped", message=why)
-    skipped, seconds = len(suite.findall("testcase/skipped")), sum(made.values())
+    skipped = len(suite.findall("testcase/skipped"))
+    seconds = sum(made.values())
     counts = {"tests": len(CHECKS), "failures": failures, "errors": 0, "skipped": skipped, "time": f"{seconds:.3f}"}
     suite.attrib.update({key: str(count) for key, count in counts.items()})
 

@@ -216,11 +216,11 @@ def _add_tensors(
     for name, parts in found.items():
         problems = parts[0].source.file.shard.problems
         try:
-            for own, one in _joined(name, parts, is_whole=is_whole):
+            for own, joined in _joined(name, parts, is_whole=is_whole):
                 if own in saved:
                     message = "another value has this name too: it is not shown"
-                    problems.append(Problem("duplicate-variable", own, one.first.item.start, message))
-                saved.setdefault(own, one)
+                    problems.append(Problem("duplicate-variable", own, joined.first.item.start, message))
+                saved.setdefault(own, joined)
         except (CorruptError, UnsupportedError) as error:
             problems.append(problem_of(error, name, parts[0].tensor.values.start))
 
@@ -228,33 +228,44 @@ def _add_tensors(
 def _joined(name: str, parts: Sequence[_Part], *, is_whole: bool) -> list[tuple[str, SavedTensor]]:
     """Return the tensor that some parts are of; of plain ones that differ each by its own name."""
     if all(part.tensor.share is None for part in parts):
-        same = {part.stored for part in parts}
-        if len(same) == 1 or len(parts) == 1:
-            return [(name, _tensor(name, parts[0].tensor.values.shape, parts[0].boxes()))]
-        named = [(f"{name}.rank_{part.source.rank}", part) for part in parts]
-        return [(own, _tensor(own, part.tensor.values.shape, part.boxes())) for own, part in named]
-    shapes = {part.tensor.share.shape for part in parts if part.tensor.share is not None}
-    dtypes = {part.tensor.values.dtype for part in parts}
-    if len(shapes) != 1 or len(dtypes) != 1 or any(part.tensor.share is None for part in parts):
-        raise CorruptError("its parts are of different shapes or dtypes")
-    shape = shapes.pop()
+        return _plain(name, parts)
+    shape = _shape_of(parts)
     boxes: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[_Part, BoxValues]]] = {}
     for part in parts:
         for box in part.boxes():
             boxes.setdefault((box.piece.offsets, box.piece.sizes), []).append((part, box))
     for (offsets, _), copies in boxes.items():
         _check_copies(offsets, copies)
-    first = [copies[0][1] for copies in boxes.values()]
-    is_empty = 0 in shape
-    if is_empty and not first:
-        first = [_empty(parts[0], shape)]
-    fault = "" if is_empty else untiled(shape, [box.piece for box in first])
+    first_copies = [copies[0][1] for copies in boxes.values()]
+    if 0 in shape:
+        return [(name, _tensor(name, shape, first_copies or [_empty(parts[0], shape)]))]
+    fault = untiled(shape, [box.piece for box in first_copies])
     if fault and not is_whole:
-        have = abridged([str(part.source.rank) for part in parts], 4)
-        raise UnsupportedError(f"only the parts of rank {have} are here, of a tensor {list(shape)}")
+        ranks = abridged([str(part.source.rank) for part in parts], 4)
+        raise UnsupportedError(f"only the parts of rank {ranks} are here, of a tensor {list(shape)}")
     if fault:
         raise CorruptError(fault)
-    return [(name, _tensor(name, shape, first))]
+    return [(name, _tensor(name, shape, first_copies))]
+
+
+def _plain(name: str, parts: Sequence[_Part]) -> list[tuple[str, SavedTensor]]:
+    """Return the tensor that all ranks have alike; else that of each rank, which the name says."""
+    if len(parts) == 1 or len({part.stored for part in parts}) == 1:
+        parts = parts[:1]
+        names = [name]
+    else:
+        names = [f"{name}.rank_{part.source.rank}" for part in parts]
+    return [(own, _tensor(own, part.tensor.values.shape, part.boxes())) for own, part in zip(names, parts, strict=True)]
+
+
+def _shape_of(parts: Sequence[_Part]) -> tuple[int, ...]:
+    """Return the shape of the tensor that parts say they are of; CorruptError unless all say the same."""
+    shapes = {None if part.tensor.share is None else part.tensor.share.shape for part in parts}
+    dtypes = {part.tensor.values.dtype for part in parts}
+    shape = shapes.pop()
+    if shapes or shape is None or len(dtypes) != 1:
+        raise CorruptError("its parts are of different shapes or dtypes")
+    return shape
 
 
 def _empty(part: _Part, shape: tuple[int, ...]) -> BoxValues:
