@@ -47,19 +47,29 @@ def add_slices(index: Index, name: str, tensor: StoredTensor, files: DataFiles) 
 
 def _bounds(shape: tuple[int, ...], one: Slice) -> list[tuple[int, int]]:
     """Return the start and the length of a slice in each dimension; what does not fit the shape is left out."""
-    whole = [(start, dim - start if size is None else size) for (start, size), dim in zip(one, shape, strict=False)]
-    return [(start, size) for (start, size), dim in zip(whole, shape, strict=False) if start + size <= dim]
+    bounds: list[tuple[int, int]] = []
+    for (start, size), dim in zip(one, shape, strict=False):
+        length = dim - start if size is None else size
+        if start + length <= dim:
+            bounds.append((start, length))
+    return bounds
 
 
 def _add_variable(name: str, tensor: StoredTensor, parts: Sequence[SlicePart]) -> None:
     """Add a variable to the shard of its first slice: gathered, unless its slices lie one after the other."""
-    dtype, shape, home = TENSORS[tensor.dtype], tensor.shape, parts[0][2]
-    cut = [d for bounds, *_ in parts for d, (_, size) in enumerate(bounds) if size != shape[d]]
-    axis = max([1, *cut])  # the dimensions before it count the rows
-    rows, row_bytes = prod(shape[:axis]), prod(shape[axis:]) * dtype.itemsize
-    if sum(prod(size for _, size in bounds[: _last(shape[:axis], bounds)]) for bounds, *_ in parts) > _MOST_BOXES:
+    dtype = TENSORS[tensor.dtype]
+    shape = tensor.shape
+    _, first, home = parts[0]
+    axis = max(_last_cut(shape, bounds) for bounds, _, _ in parts)  # the dimensions before it count the rows
+    rows = prod(shape[:axis])
+    row_bytes = prod(shape[axis:]) * dtype.itemsize
+    if sum(_count_of_runs(shape[:axis], bounds) for bounds, _, _ in parts) > _MOST_BOXES:
         raise UnsupportedError(f"{name!r} is saved in too many pieces")
-    boxes = [box for part in parts if 0 not in part[1].shape for box in _boxes(part, shape, axis, dtype.itemsize, home)]
+    boxes: list[Box] = []
+    for part in parts:
+        _, stored, _ = part
+        if 0 not in stored.shape:
+            boxes += _boxes(part, shape, axis, dtype.itemsize, home)
     boxes.sort(key=lambda box: (box.first, box.column))
     if not _tile(boxes, rows, row_bytes):
         raise CorruptError(f"damaged index: the slices of {name!r} do not tile {list(shape)}")
@@ -69,7 +79,18 @@ def _add_variable(name: str, tensor: StoredTensor, parts: Sequence[SlicePart]) -
     elif boxes:
         number = home.shard.gather(GatheredRows(rows, row_bytes, tuple(boxes)))
         extent = Extent(0, rows * row_bytes, file=number)
-    home.shard.variables.append(DenseEntry(name, dtype, shape, extent, parts[0][1].start))
+    home.shard.variables.append(DenseEntry(name, dtype, shape, extent, first.start))
+
+
+def _last_cut(shape: tuple[int, ...], bounds: Sequence[tuple[int, int]]) -> int:
+    """Return the last dimension in which a slice has only a part of the tensor, at least 1."""
+    cut = [dimension for dimension, (_, size) in enumerate(bounds) if size != shape[dimension]]
+    return max([1, *cut])
+
+
+def _count_of_runs(shape: tuple[int, ...], bounds: Sequence[tuple[int, int]]) -> int:
+    """Return how many runs `_runs` yields of a slice."""
+    return prod(size for _, size in bounds[: _last(shape, bounds)])
 
 
 def _boxes(part: SlicePart, shape: tuple[int, ...], axis: int, itemsize: int, home: DataFile) -> Iterator[Box]:

@@ -81,20 +81,33 @@ class KeyedTable(NamedTuple):
 
 def find_tables(index: Index) -> list[KeyedTable]:
     """Return the tables among the tensors of an index."""
+    tables: dict[str, KeyedTable] = {}
+    for name, parts in _parts_by_table(index).items():
+        parts.sort(key=lambda part: part.number)
+        kinds = {(part.keys.dtype, part.values.dtype, part.values.shape[1]) for part in parts}
+        together = [KeyedTable(name, parts)]
+        apart = [KeyedTable(part.stem, [part]) for part in parts]
+        for table in together if len(kinds) == 1 else apart:
+            tables[table.name] = table._replace(placement=_placement(index, table))
+    slots = [_as_slot(table, tables) for table in tables.values()]
+    companions: list[KeyedTable] = []
+    for table in slots:
+        companions += _companions(index, table)
+    return [*slots, *companions]
+
+
+def _parts_by_table(index: Index) -> Mapping[str, list[KeyedPart]]:
+    """Return the pairs of keys and values with a row for each key, by the names of their tables."""
     by_name: defaultdict[str, list[KeyedPart]] = defaultdict(list)
-    for stem in (name.removesuffix("-keys") for name in index.tensors if name.endswith("-keys")):
-        keys, values = index.tensors[f"{stem}-keys"], index.tensors.get(f"{stem}-values")
+    for keys_name, keys in index.tensors.items():
+        if not keys_name.endswith("-keys"):
+            continue
+        stem = keys_name.removesuffix("-keys")
+        values = index.tensors.get(f"{stem}-values")
         if values is not None and _are_rows(keys, values, 2) and keys.dtype in _ENCODINGS and values.shape[1]:
             name, number = part_of(stem)
             by_name[name].append(KeyedPart(number, stem, keys, values))
-    tables: dict[str, KeyedTable] = {}
-    for name, parts in by_name.items():
-        parts.sort(key=lambda part: part.number)
-        alike = len({(part.keys.dtype, part.values.dtype, part.values.shape[1]) for part in parts}) == 1
-        for table in [KeyedTable(name, parts)] if alike else [KeyedTable(part.stem, [part]) for part in parts]:
-            tables[table.name] = table._replace(placement=_placement(index, table))
-    slots = [_as_slot(table, tables) for table in tables.values()]
-    return [*slots, *(companion for table in slots for companion in _companions(index, table))]
+    return by_name
 
 
 def part_of(stem: str) -> tuple[str, int]:
@@ -126,13 +139,12 @@ def _placement(index: Index, table: KeyedTable) -> Placement | None:
 def _companions(index: Index, table: KeyedTable) -> Iterator[KeyedTable]:
     """Yield the frequencies and versions of a table, where all parts have them."""
     for ending in _COMPANIONS:
-        values = [index.tensors.get(f"{part.stem}-{ending}") for part in table.parts]
-        parts = [
-            part._replace(values=one)
-            for part, one in zip(table.parts, values, strict=True)
-            if one is not None and one.dtype in _ENCODINGS and _are_rows(part.keys, one, 1)
-        ]
-        if len(parts) == len(values) and len({part.values.dtype for part in parts}) == 1:
+        parts: list[KeyedPart] = []
+        for part in table.parts:
+            values = index.tensors.get(f"{part.stem}-{ending}")
+            if values is not None and values.dtype in _ENCODINGS and _are_rows(part.keys, values, 1):
+                parts.append(part._replace(values=values))
+        if len(parts) == len(table.parts) and len({part.values.dtype for part in parts}) == 1:
             yield KeyedTable(f"{table.name}-{ending}", parts, ending, table.placement, table.name, ending)
 
 

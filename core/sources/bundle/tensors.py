@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.words import base_name
@@ -21,7 +21,7 @@ def add_tensors(content: Content, index: Index, opened: Mapping[int, Found], pat
 
     `path` is that of the index.
     """
-    files = {number: DataFile(one.shard, one.file, one.number) for number, one in opened.items()}
+    files = {number: DataFile(found.shard, found.file, found.number) for number, found in opened.items()}
     for number, error in _cut_short(index, files):
         content.fail(files.pop(number).shard, error)
     used: set[str] = set()
@@ -43,18 +43,27 @@ def add_tensors(content: Content, index: Index, opened: Mapping[int, Found], pat
             home.problems.append(Problem(error.code, name, error.offset, f"{base_name(path)}: {error.message}"))
         except UnsupportedError as error:
             error.path = error.path or path
-            for shard in {id(one.shard): one.shard for one in ([file] if file else files.values())}.values():
-                content.fail(shard, error)
+            _fail_all([file] if file else files.values(), content, error)
+
+
+def _fail_all(files: Iterable[DataFile], content: Content, error: UnsupportedError) -> None:
+    """Leave out the shards of some files, each once."""
+    shards = {id(file.shard): file.shard for file in files}
+    for shard in shards.values():
+        content.fail(shard, error)
 
 
 def _cut_short(index: Index, files: DataFiles) -> list[tuple[int, CorruptError]]:
     """Return the data files that end before one of their tensors does, and what is wrong."""
-    faults = []
+    faults: list[tuple[int, CorruptError]] = []
+    tensors = (*index.tensors.items(), *index.slices.items())
     for number, end in index.ends().items():
-        size = files[number].file.size_bytes if number in files else end
-        if end > size:
-            tensors = (*index.tensors.items(), *index.slices.items())
-            name, tensor = next((name, one) for name, one in tensors if one.shard == number and one.end > size)
-            message = f"{name!r} ends after the end of the file (at byte {tensor.end} of {size})"
-            faults.append((number, CorruptError(message, path=files[number].file.path, offset=tensor.start)))
+        if number not in files or end <= files[number].file.size_bytes:
+            continue
+        file = files[number].file
+        for name, tensor in tensors:
+            if tensor.shard == number and tensor.end > file.size_bytes:
+                message = f"{name!r} ends after the end of the file (at byte {tensor.end} of {file.size_bytes})"
+                faults.append((number, CorruptError(message, path=file.path, offset=tensor.start)))
+                break
     return faults
