@@ -104,14 +104,12 @@ def import_document(plan: ImportPlan, *, applied: bool) -> dict[str, Any]:
 
 def import_rows(plan: ImportPlan) -> list[list[Any]]:
     """Return a header and one row for each value that matched a version, with the value that it replaces."""
-    return [
-        ["ref", "version", "step", "metric", "value", "replaced"],
-        *(
-            [m.version.ref, m.version.number, m.step, n, x, m.replaced.get(n)]
-            for m in plan.matches
-            for n, x in m.metrics.items()
-        ),
-    ]
+    rows: list[list[Any]] = [["ref", "version", "step", "metric", "value", "replaced"]]
+    for match in plan.matches:
+        version = match.version
+        for name, value in match.metrics.items():
+            rows.append([version.ref, version.number, match.step, name, value, match.replaced.get(name)])
+    return rows
 
 
 def import_human(plan: ImportPlan, *, applied: bool) -> Lines:

@@ -210,6 +210,13 @@ def _beside(results: Sequence[VerifyResult]) -> str:
     return said + (f"; not read: {abridged(map(text.escaped, unread), 4)}" if unread else "")
 
 
+def _has_unread_seal(result: VerifyResult) -> bool:
+    """Return True for a version whose seal is damaged, so that nothing was compared with it."""
+    if result.sealed:
+        return False
+    return any(finding.code == "checksum-mismatch" and finding.check == "seal" for finding in result.findings)
+
+
 def _compared(results: Sequence[VerifyResult]) -> str:
     """Say whether values were compared with a seal: reading them shows only that they can be read."""
     unsealed = [r.ref for r in results if not r.sealed]
@@ -217,7 +224,7 @@ def _compared(results: Sequence[VerifyResult]) -> str:
         return " against the seal"
     if results[0].level != "deep":
         return "; add --deep to check values" if unsealed else "; --deep compares every byte with the seal"
-    if any((f.code, f.check) == ("checksum-mismatch", "seal") for r in results if not r.sealed for f in r.findings):
+    if any(map(_has_unread_seal, results)):
         return "; a seal cannot be read, so its version was not compared with it"
     if all(r.checksums for r in results):
         return " against the checksums in the files"

@@ -94,8 +94,11 @@ class Contents:
 
         `but` are files that the caller has written there itself, perhaps in directories that it made.
         """
-        own = {*but, *(str(parent) for path in but for parent in PurePosixPath(path).parents)}
-        before, now = ({n: one for n, one in tree.items() if n not in own} for tree in (self.tree, _tree(self.version)))
+        own = set(but)
+        for path in but:
+            own.update(map(str, PurePosixPath(path).parents))
+        before = {name: entry for name, entry in self.tree.items() if name not in own}
+        now = {name: entry for name, entry in _tree(self.version).items() if name not in own}
         changed = difference(before, now)
         if changed:
             raise self._changed(changed)

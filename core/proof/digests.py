@@ -43,10 +43,8 @@ class Digests:
 
 def digests_document(fingerprint: Fingerprint) -> dict[str, Any]:
     """Return `edl-ckpt/digests/1` of a content."""
-    variables, tables = (
-        {name: digest.hex() for name, digest in sorted(some.items())}
-        for some in (fingerprint.variables, fingerprint.tables)
-    )
+    variables = {name: digest.hex() for name, digest in sorted(fingerprint.variables.items())}
+    tables = {name: digest.hex() for name, digest in sorted(fingerprint.tables.items())}
     return {"schema": SCHEMA, "fingerprint": fingerprint.text, "variables": variables, "tables": tables}
 
 

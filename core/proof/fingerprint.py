@@ -44,8 +44,10 @@ class Fingerprint:
 
     def differing(self, other: Fingerprint) -> list[str]:
         """Return the names of the variables and tables that differ."""
-        pairs = ((self.variables, other.variables), (self.tables, other.tables))
-        return sorted({n for a, b in pairs for n in a.keys() | b.keys() if a.get(n) != b.get(n)})
+        names: set[str] = set()
+        for own, others in ((self.variables, other.variables), (self.tables, other.tables)):
+            names.update(name for name in own.keys() | others.keys() if own.get(name) != others.get(name))
+        return sorted(names)
 
     def __repr__(self) -> str:
         return describe(

@@ -58,7 +58,7 @@ from edl_ckpt.core.reading.reader import Checkpoint, openings
 from edl_ckpt.core.reading.row_batches import Looks, row_batches
 from edl_ckpt.core.reading.small_parts import Bundle, bundles, read_bundle
 from edl_ckpt.core.sources.elasticdl.target import Literals
-from edl_ckpt.core.storage.interface import is_on_disk
+from edl_ckpt.core.storage.interface import RangeReader, is_on_disk
 
 Bounds = Mapping[int, npt.NDArray[np.int64]]
 """Where the chunks of shards begin and end, int64 [chunks, 2], by the number of the shard."""
@@ -133,16 +133,23 @@ class OpenedValues(CheckpointHolder):
     looks: Looks = field(default_factory=Looks)
 
 
+def _chunks_of(
+    checkpoint: Checkpoint, own: Mapping[int, Iterable[int]], bounds: Bounds
+) -> Iterator[tuple[RangeReader, list[Chunk]]]:
+    """Yield the file of each shard with the chunks that a task sums up itself, by their numbers."""
+    for shard, numbers in own.items():
+        chunks = [Chunk("", "", number, *bounds[shard][number].tolist()) for number in numbers]
+        yield checkpoint.reader(checkpoint.shards[shard]), chunks
+
+
 def _read_task(
     opened: OpenedValues, task: Sequence[PieceAt | Bundle], advance: Advance, *, options: ValueOptions, bounds: Bounds
 ) -> Values:
     """Read some pieces once. `bounds` are chunks, which tasks in other processes sum up themselves."""
-    found, checkpoint = Values(opened.sketch or ContentSketch()), opened.checkpoint
+    found = Values(opened.sketch or ContentSketch())
+    checkpoint = opened.checkpoint
     own = _owned(checkpoint, task, bounds) if opened.sums is None else {}
-    sums = opened.sums
-    if own:
-        chunks = {of: [Chunk("", "", n, *bounds[of][n].tolist()) for n in numbers] for of, numbers in own.items()}
-        sums = ChunkSums((checkpoint.reader(checkpoint.shards[of]), some) for of, some in chunks.items())
+    sums = ChunkSums(_chunks_of(checkpoint, own, bounds)) if own else opened.sums
     values = _Pass(opened, options, found.sketch, sums, advance)
     for place in task:
         if isinstance(place, Bundle):

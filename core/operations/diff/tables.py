@@ -30,6 +30,7 @@ from edl_ckpt.core.base.progress import Counted
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.placement import misplaced
 from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES, DenseDiff, RowChange, TableDiff
 from edl_ckpt.core.reading.blocks import IdPiece, read_elements, read_piece
 from edl_ckpt.core.reading.picklable import CheckpointValue
@@ -322,9 +323,12 @@ def _diff_rows(
 
 def _shards_of(checkpoint: Checkpoint, name: str, remainder: int = 0, modulus: int = 1) -> Checkpoint:
     """Return the part of a checkpoint with one table, in the shards of one remainder."""
-    some = [shard for shard in checkpoint.shards if shard.file.ps_id % modulus == remainder]
-    only = [replace(s, variables=(), tables=tuple(t for t in s.tables if t.name == name)) for s in some]
-    return Checkpoint(checkpoint.version, only, checkpoint.files, checkpoint.store)
+    shards: list[ShardIndex] = []
+    for shard in checkpoint.shards:
+        if shard.file.ps_id % modulus == remainder:
+            tables = tuple(table for table in shard.tables if table.name == name)
+            shards.append(replace(shard, variables=(), tables=tables))
+    return Checkpoint(checkpoint.version, shards, checkpoint.files, checkpoint.store)
 
 
 def _is_placed(checkpoint: Checkpoint) -> bool:

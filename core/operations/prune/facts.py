@@ -82,11 +82,11 @@ class Facts:
 
     def dangling(self, going: Iterable[str]) -> list[str]:
         """Return a warning for each file or link that names a version which goes, by its path."""
-        return [
-            f"{path.rpartition('/')[0]}/{name} names {path.rpartition('/')[2]}, and will lead nowhere"
-            for path in going
-            for name in self.named.get(path, ())
-        ]
+        warnings: list[str] = []
+        for path in going:
+            folder, _, last = path.rpartition("/")
+            warnings += (f"{folder}/{name} names {last}, and will lead nowhere" for name in self.named.get(path, ()))
+        return warnings
 
     @property
     def obstacles(self) -> tuple[Facts, Mapping[str, tuple[str, ...]]]:

@@ -411,19 +411,19 @@ def _check_named_for_deletion(
 
 def plan_of(choice: Choice, policy: Policy, guards: Guards, facts: Facts) -> PrunePlan:
     """Return the plan for a choice, with what is known of the versions that go, and all reasons of each version."""
-    entries = tuple(
-        _entry(v, choice.kept[v.path], choice.going[v.path], facts, whole=is_good(v, facts.unreadable))
-        for trial in by_location(choice.versions)
-        for v in trial
-    )
-    locations = tuple(dict.fromkeys(v.location for v in choice.versions))
+    entries: list[PruneEntry] = []
+    for trial in by_location(choice.versions):
+        for version in trial:
+            kept, going = choice.kept[version.path], choice.going[version.path]
+            entries.append(_entry(version, kept, going, facts, whole=is_good(version, facts.unreadable)))
+    locations = tuple(dict.fromkeys(version.location for version in choice.versions))
     warnings = [*choice.warnings]
     if guards.ignore_pointers:
         warnings += facts.dangling(entry.path for entry in entries if entry.action is Action.DELETE)
     gone = {entry.path for entry in entries if entry.action is Action.DELETE}
     return PrunePlan(
         locations,
-        entries,
+        tuple(entries),
         policy.describe(),
         guards,
         tuple(warnings),

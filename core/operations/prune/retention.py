@@ -217,8 +217,12 @@ class Policy:
 
     def to_json(self) -> dict[str, Any]:
         """Return the policy as it is stored; `from_json` is the inverse."""
-        fields = [(_NAMES[type(rule)], asdict(rule).items()) for rule in self.rules]
-        rules = [{"rule": n, **{k: list(v) if isinstance(v, tuple) else v for k, v in items}} for n, items in fields]
+        rules: list[dict[str, Any]] = []
+        for rule in self.rules:
+            document: dict[str, Any] = {"rule": _NAMES[type(rule)]}
+            for name, value in asdict(rule).items():
+                document[name] = list(value) if isinstance(value, tuple) else value
+            rules.append(document)
         return {"rules": rules, "max_size_bytes": self.max_size_bytes}
 
     @classmethod

@@ -64,8 +64,10 @@ def ids_of(
     it. Raises CorruptError for ids that cannot be read.
     """
     if code == "duplicate-id":
-        pieces = [[IdPiece(shard, entry, run, run.start, run.end) for run in entry.ids] for shard, entry in within]
-        groups = [reads_of(checkpoint, of_shard) for of_shard in pieces]
+        groups = []
+        for shard, entry in within:
+            pieces = [IdPiece(shard, entry, run, run.start, run.end) for run in entry.ids]
+            groups.append(reads_of(checkpoint, pieces))
         yield from Search(SORTED_AT_ONCE).again(groups, sum(entry.rows for _, entry in within))
         return
     for shard, entry in within:
@@ -267,11 +269,11 @@ class ContentCheck:
 
     def _report_across(self) -> None:
         """Report ids that several shards have: only a table whose rows are not all in their shards can have any."""
-        several = {
-            name: table
-            for (_, name), table in self._tables.items()
-            if not table.order.placed and len({place.shard for place in table.places}) > 1
-        }
+        several: dict[str, Unit] = {}
+        for (_, name), unit in self._tables.items():
+            shards = {place.shard for place in unit.places}
+            if not unit.order.placed and len(shards) > 1:
+                several[name] = unit
         names, units = list(several), list(several.values())
         some = sorted(number for number, (count, _) in search_units(self.checkpoint, self.job, units) if count)
         for number, (count, named) in search_units(self.checkpoint, self.job, [units[n] for n in some], across=True):

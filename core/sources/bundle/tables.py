@@ -16,14 +16,7 @@ from typing import Final, NamedTuple
 
 from edl_ckpt.core.model.dtypes import TF_DTYPES, DType
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.model.tables import (
-    Box,
-    Encoding,
-    Extent,
-    GatheredRows,
-    TableEntry,
-    TableInfo,
-)
+from edl_ckpt.core.model.tables import Box, Encoding, Extent, GatheredRows, IdRun, TableEntry, TableInfo
 from edl_ckpt.core.sources.bundle.data_files import DataFile, DataFiles
 from edl_ckpt.core.sources.bundle.index import Index, StoredTensor
 
@@ -175,18 +168,26 @@ def add_table(table: KeyedTable, files: DataFiles) -> None:
 
 def _add_parts(table: KeyedTable, parts: Sequence[KeyedPart], file: DataFile, files: DataFiles) -> None:
     """Add those parts of a table that one shard has, as one."""
-    dtype, dim, placement, start = table.dtype, table.dim, table.placement, parts[0].values.start
-    total, owner, slot = sum(part.rows for part in table.parts), table.companion_of, table.slot
-    info = TableInfo(table.name, dim, "", dtype=dtype.tf_enum, companion_of=owner, slot=slot, total=total)
+    dtype, dim = table.dtype, table.dim
+    start = parts[0].values.start
+    info = TableInfo(
+        table.name,
+        dim,
+        "",
+        dtype=dtype.tf_enum,
+        companion_of=table.companion_of,
+        slot=table.slot,
+        total=sum(part.rows for part in table.parts),
+    )
     file.shard.infos.append(info)
     parts = [part for part in parts if part.rows]
-    ids = tuple(
-        file.shard.id_run(files[keys.shard].file, keys.start, keys.end, _ENCODINGS[keys.dtype], keys.shape[0])
-        for keys in (part.keys for part in parts)
-    )
+    ids: list[IdRun] = []
+    for keys in (part.keys for part in parts):
+        keys_file = files[keys.shard].file
+        ids.append(file.shard.id_run(keys_file, keys.start, keys.end, _ENCODINGS[keys.dtype], keys.shape[0]))
     values = _values(parts, file, dim * dtype.itemsize) if parts else Extent(start, start, file=file.number)
     rows = sum(part.rows for part in parts)
-    entry = TableEntry(table.name, dtype, dim, rows, values, ids, start, placement=placement)
+    entry = TableEntry(table.name, dtype, dim, rows, values, tuple(ids), start, placement=table.placement)
     file.shard.tables.append(entry.described())
 
 

@@ -124,16 +124,22 @@ def untiled(shape: Sequence[int], pieces: Sequence[SavedBox]) -> str:
     >>> untiled([4], [SavedBox((0,), (3,)), SavedBox((2,), (2,))])
     'its 2 boxes overlap, or leave a gap'
     """
-    split = [n for n, size in enumerate(shape) if any(p.offsets[n] or p.sizes[n] != size for p in pieces)]
+    split = [axis for axis, size in enumerate(shape) if not all(_spans(piece, axis, size) for piece in pieces)]
     if len(split) > _MOST_SPLIT:
         raise UnsupportedError(f"it is split in {len(split)} dimensions")
     corners: Counter[tuple[int, ...]] = Counter()
     for sign, boxes in ((1, pieces), (-1, [SavedBox((0,) * len(shape), tuple(shape))])):
         for box in boxes:
-            edges = [((box.offsets[n], 1), (box.offsets[n] + box.sizes[n], -1)) for n in split]
+            edges = [((box.offsets[axis], 1), (box.offsets[axis] + box.sizes[axis], -1)) for axis in split]
             for corner in product(*edges):
-                corners[tuple(edge for edge, _ in corner)] += sign * math.prod(one for _, one in corner)
+                place = tuple(edge for edge, _ in corner)
+                corners[place] += sign * math.prod(edge_sign for _, edge_sign in corner)
     return f"its {len(pieces)} boxes overlap, or leave a gap" if any(corners.values()) else ""
+
+
+def _spans(piece: SavedBox, axis: int, size: int) -> bool:
+    """Return True for a box that has all of a dimension of this size."""
+    return piece.offsets[axis] == 0 and piece.sizes[axis] == size
 
 
 def gathered(shape: Sequence[int], parts: Sequence[BoxValues], number: Callable[[Found], int]) -> GatheredRows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple, TypeAlias
@@ -104,9 +104,7 @@ def _saved(content: Content, index: _ReadIndex) -> Iterator[SavedTensor]:
         else:
             whole_items[item.name].append(item)
     tensors = [tensor for tensor in index.tensors if tensor.dtype in TENSOR_DTYPES]
-    boxes = {
-        (t.name, p.offsets): (p, t.dtype) for t in tensors for p in sorted(t.pieces, key=lambda p: 0 not in p.sizes)
-    }
+    boxes = _boxes_of(tensors)
     parts: dict[_Key, BoxValues | None] = {}
     unread: set[str] = set()
 
@@ -130,6 +128,15 @@ def _saved(content: Content, index: _ReadIndex) -> Iterator[SavedTensor]:
             yield saved
         except (CorruptError, UnsupportedError) as error:
             index.stored_in.shard.problems.append(problem_of(error, tensor.name))
+
+
+def _boxes_of(tensors: Iterable[IndexedTensor]) -> dict[_Key, tuple[SavedBox, str]]:
+    """Return the boxes of tensors with their dtypes; of two at one place, that with values."""
+    boxes: dict[_Key, tuple[SavedBox, str]] = {}
+    for tensor in tensors:
+        for piece in sorted(tensor.pieces, key=lambda piece: 0 not in piece.sizes):
+            boxes[tensor.name, piece.offsets] = piece, tensor.dtype
+    return boxes
 
 
 def _told(content: Content) -> set[str]:

@@ -133,6 +133,11 @@ class _Unpickler(pickle.Unpickler):
         return Pickled(pid)
 
 
+def _texts_below(longest: int, *, size_bytes: int) -> bytes:
+    """Return what matches a text of fewer bytes behind its size, which has so many bytes itself."""
+    return b"|".join(re.escape(size.to_bytes(size_bytes, "little")) + b".{%d}" % size for size in range(longest))
+
+
 @functools.cache
 def _opcodes(longest: int) -> re.Pattern[bytes]:
     """Return what matches opcodes that change nothing in a list or a dict, and then one more byte.
@@ -141,10 +146,8 @@ def _opcodes(longest: int) -> re.Pattern[bytes]:
     places in the memo, of which each byte of a pickle adds one at most; so no LONG_BINPUT, which names a place by
     itself. Texts are shorter than `longest`.
     """
-    short, long = (
-        b"|".join(re.escape(size.to_bytes(width, "little")) + b".{%d}" % size for size in range(least))
-        for width, least in ((1, _SHORT_TEXT), (4, longest))
-    )
+    short = _texts_below(_SHORT_TEXT, size_bytes=1)
+    long = _texts_below(longest, size_bytes=4)
     plain = rb"[N()Rbaet\x81\x85-\x89\x93\x94Q]++|[Khq\x80].|M..|[Jj].{4}|[G\x95].{8}|c[\w.]{1,99}+\n\w{1,99}+\n"
     whole = b"|".join(b"%c.{%d}" % (size, size) for size in range(9))
     return re.compile(rb"(?s)((?:%b|\x8c(?:%b)|X(?:%b)|\x8a(?:%b))*+)(.|\Z)" % (plain, short, long, whole))

@@ -158,12 +158,15 @@ def _dtype_numbers(drafts: Sequence[Draft], family: str) -> tuple[dict[int, DTyp
         return TF_DTYPES, family, False
     if family == "v0":
         return OLD_DTYPES, "v0", False
-    raw = [tensor for draft in drafts for tensor in _raw(draft)]
-    tensors = [tensor for tensor in raw if tensor.dtype_number is not None]
-    old = all(_agrees(t, OLD_DTYPES) for t in tensors)
-    new = all(_agrees(t, TF_DTYPES) for t in tensors)
-    # A table without rows was saved as an empty float64 array: dtype number 7 in v1, 2 in v2.
-    empty = {t.dtype_number for draft in drafts for t in _raw(draft)[len(draft.dense) :] if t.shape == (0,)}
+    old = new = True
+    empty: set[int | None] = set()  # a table without rows was saved as an empty float64 array: 7 in v1, 2 in v2
+    for draft in drafts:
+        raw = _raw(draft)
+        for tensor in raw:
+            if tensor.dtype_number is not None:
+                old = old and _agrees(tensor, OLD_DTYPES)
+                new = new and _agrees(tensor, TF_DTYPES)
+        empty.update(table.dtype_number for table in raw[len(draft.dense) :] if table.shape == (0,))
     if new and (not old or (2 in empty and 7 not in empty)):
         return TF_DTYPES, "v2", False
     if empty & {2, 7}:

@@ -190,11 +190,11 @@ def claim_tables(
         lacks += [f"{table.name}: {missing_shards(gaps, table.ps_num)}"] if gaps else []
         lacks += [f"{path} {fault}" for path, fault, _ in table.faults()]
     older = [file.path for table in stale for file in table.files]
-    shapes = {
-        table.name + column.suffix: (sum(map(table.rows, table.parts)), dim)
-        for table in tables
-        for column, dim in table.dims.items()
-    }
+    shapes: dict[str, tuple[int, int]] = {}
+    for table in tables:
+        rows = sum(map(table.rows, table.parts))
+        for column, dim in table.dims.items():
+            shapes[table.name + column.suffix] = (rows, dim)
     return Claim(shards, max(table.ps_num for table in tables), [*common, *older], lacks, shapes=shapes)
 
 

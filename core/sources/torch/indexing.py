@@ -152,10 +152,11 @@ def prefixes_of(by_group: Mapping[str, Sequence[FileContents]], *, is_ranked: bo
         return dict.fromkeys(by_group, "")
     if not is_ranked:
         return {group: f"{group}/" for group in by_group}
-    names = {
-        f"{group}/": {".".join(tensor.path) for contents in files for tensor in contents.tensors}
-        for group, files in by_group.items()
-    }
+    names: dict[str, set[str]] = {}
+    for group, files in by_group.items():
+        of_group = names.setdefault(f"{group}/", set())
+        for contents in files:
+            of_group.update(".".join(tensor.path) for tensor in contents.tensors)
     found: dict[str, str] = {}
     for folder, shown in shown_names(names).items():
         before = {name.removesuffix(old) for old, name in shown.items()}

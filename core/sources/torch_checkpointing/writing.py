@@ -85,9 +85,10 @@ def lay_out(arrays: Sequence[Array], ranks: int) -> RankFiles:
     Each rank has a file of each item, which may be empty.
     """
     paths = items_of([array.key for array in arrays])
-    states: dict[str, dict[Any, Any]] = {
-        f"{item}_{rank}.pt": {} for item in dict.fromkeys(item for item, _ in paths.values()) for rank in range(ranks)
-    }
+    states: dict[str, dict[Any, Any]] = {}
+    for item in dict.fromkeys(item for item, _ in paths.values()):
+        for rank in range(ranks):
+            states[f"{item}_{rank}.pt"] = {}
     sizes: dict[str, list[int]] = {file: [] for file in states}
     members: dict[tuple[str, int], tuple[str, str]] = {}
     described: dict[str, dict[str, Any]] = {item: {} for item, _ in paths.values()}
