@@ -41,8 +41,9 @@ from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.moving.result import WriteResult
 from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.moving.source_proof import SourceProof
-from edl_ckpt.core.operations.importing.archives import SYSTEM, check_members
+from edl_ckpt.core.operations.importing.archives import check_members
 from edl_ckpt.core.operations.importing.arrays import ARRAY_ENDINGS, ArraySource
+from edl_ckpt.core.operations.importing.bundle_arrays import SYSTEM
 from edl_ckpt.core.operations.importing.rows import IDS_NAME, VECTORS_NAME
 from edl_ckpt.core.operations.importing.source import (
     ArrayData,

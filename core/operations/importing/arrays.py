@@ -37,16 +37,14 @@ from edl_ckpt.core.operations.export.output.target import DENSE_FILE
 from edl_ckpt.core.operations.importing.archives import (
     RangeStream,
     StoredMember,
-    arrays_of,
     as_stream,
-    bundle_at,
     check_directory,
     check_shape,
     in_order,
-    names_of,
     npy_header,
     unpacked,
 )
+from edl_ckpt.core.operations.importing.bundle_arrays import arrays_of, bundle_at, names_of
 from edl_ckpt.core.operations.importing.rows import TEXTS, Found, read_parquet, read_rows
 from edl_ckpt.core.operations.importing.source import ArrayData, FileExtent, joined, naming
 from edl_ckpt.core.operations.importing.torch_files import read_torch

@@ -12,7 +12,7 @@ from bundle_files import write_bundle
 from edl_ckpt.core import resolve
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.operations.importing.archives import bundle_at
+from edl_ckpt.core.operations.importing.bundle_arrays import bundle_at
 from edl_ckpt.core.storage import Location
 
 _NAMES = ("ckpt-1", "ckpt-2", "模型", "weights.10-0.32")
