@@ -40,7 +40,7 @@ def read_answer(method: str, status: int, headers: Headers, body: Any) -> dict[s
         elif name.startswith(_METADATA):
             metadata[name.removeprefix(_METADATA)] = text
     answer["Metadata"] = metadata
-    if method in {"get_object", "head_object"}:
+    if method == "head_object":
         answer |= _size_and_time(headers)
     return answer
 
