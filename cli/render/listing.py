@@ -189,16 +189,24 @@ def _shown(version: Version) -> str:
     return "?" if version.number is None else str(version.number)
 
 
+def _seal_remark(version: Version) -> str:
+    """Return what there is to say of a seal; '' for a version without one."""
+    if version.fingerprint:
+        return "sealed"
+    if not version.seal_fault:
+        return ""
+    return "its seal cannot be read" if version.unread else "differs from its seal"
+
+
 def remarks(version: Version, newest: Version | None) -> str:
     """Return the remarks about a version: tags, seal, missing shards, extra files, note; `newest` is `@latest`."""
-    parts = []
+    parts: list[str] = []
     if version == newest:
         parts.append("latest")
     if version.tags:
         parts.append("tag " + text.escaped(", ".join(version.tags)))
-    if version.fingerprint or version.seal_fault:
-        wrong = "its seal cannot be read" if version.unread else "differs from its seal"
-        parts.append("sealed" if version.fingerprint else wrong)
+    if seal := _seal_remark(version):
+        parts.append(seal)
     if why := version.why_unreadable or version.why_not_good:
         parts.append(text.escaped(why))
     if version.absent:

@@ -241,28 +241,38 @@ class Fit:
             leasts = {c: leasts[c] if columns[c].kind in {"bar", "prose"} else wants[c] for c in wants}
         bars = [c for c in wants if columns[c].kind == "bar"]
         shown = [c for c in wants if c not in bars]
-        left_out: list[int] = []
-        order = sorted(shown[1:], key=lambda c: (columns[c].worth, -c))
-        while _total(leasts, shown) > room:
-            if narrow or not order:
-                return None
-            left_out.append(order[0])
-            shown.remove(order.pop(0))
-        for c in reversed(left_out):  # what was left out for a wide column may fit when that is left out too
-            if _total(leasts, [*shown, c]) <= room:
-                left_out.remove(c)
-                shown = sorted([*shown, c])
+        left_out = _left_out(columns, leasts, shown, room)
+        shown = [c for c in shown if c not in left_out]
+        if (narrow and left_out) or _total(leasts, shown) > room:
+            return None
+        widths = {c: leasts[c] for c in shown}
         plain = {c: min(wants[c], _PROSE) if columns[c].kind == "prose" else wants[c] for c in wants}
-        if bars and not left_out and _total(plain | {c: leasts[c] for c in bars}, [*shown, *bars]) <= room:
-            widths = {c: leasts[c] if c in bars else plain[c] for c in (*shown, *bars)}
+        plain_with_bars = plain | {c: leasts[c] for c in bars}
+        if bars and not left_out and _total(plain_with_bars, [*shown, *bars]) <= room:
             shown = sorted([*shown, *bars])
+            widths = {c: plain_with_bars[c] for c in shown}
             _share(widths, {c: wants[c] for c in bars}, room)
         else:
-            widths = {c: leasts[c] for c in shown}
-            _share(widths, plain, room)
             left_out += [c for c in bars if columns[c].heading]
+            _share(widths, plain, room)
         _share(widths, wants, room)
         return Fit(tuple(shown), widths, tuple(sorted(left_out)), room, wants, is_plain)
+
+
+def _left_out(columns: Sequence[Column], leasts: dict[int, int], every: Sequence[int], room: int) -> list[int]:
+    """Return the columns that have no room, the least worth first; the first column always stays."""
+    shown = list(every)
+    left_out: list[int] = []
+    for c in sorted(every[1:], key=lambda c: (columns[c].worth, -c)):
+        if _total(leasts, shown) <= room:
+            break
+        shown.remove(c)
+        left_out.append(c)
+    for c in reversed(left_out.copy()):  # one that was left out for a wide column may fit when that is left out too
+        if _total(leasts, [*shown, c]) <= room:
+            shown.append(c)
+            left_out.remove(c)
+    return left_out
 
 
 def _widths(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -134,20 +134,13 @@ def tensor_stats(
 
     Raises NotFoundError for an unknown name, and the errors of reading.
     """
-    every = [name for name in checkpoint.variable_names if checkpoint.find_variable(name)[1].dtype.is_ours]
-    names = every if variables is None else list(several(variables, "variables"))
-    for name in names:
-        if not (entry := checkpoint.find_variable(name)[1]).dtype.is_ours:
-            raise UnsupportedError(f"{name!r} is {entry.dtype.name}: no statistics of it", path=checkpoint.version.ref)
+    names = _measurable(checkpoint, variables)
     table_names = checkpoint.table_names if tables is None else list(several(tables, "tables"))
-    wanted, among = set(names), set(table_names)
-    total = sum(v.size_bytes for shard in checkpoint.shards for v in shard.variables if v.name in wanted)
-    total += sum(t.values.size_bytes for shard in checkpoint.shards for t in shard.tables if t.name in among)
-    reporter.start("reading values", total)
+    reporter.start("reading values", _bytes_of(checkpoint, set(names), set(table_names)))
     moments = {name: Moments() for name in names}
     for piece in dense_at(checkpoint, 0):
         entry = piece.entry(checkpoint)
-        if entry.name in wanted:
+        if entry.name in moments:
             moments[entry.name].add(as_dtype(read_dense(checkpoint, piece), entry.dtype))
             reporter.advance(piece.size)
     results = [moments[name].result(name, "variable") for name in names]
@@ -158,3 +151,25 @@ def tensor_stats(
             reporter.advance(batch.vectors.nbytes)
         results.append(rows.result(name, "table"))
     return tuple(results)
+
+
+def _measurable(checkpoint: Checkpoint, wanted: Sequence[str] | None) -> list[str]:
+    """Return the variables that have statistics, or those that are wanted; UnsupportedError for one that has none."""
+    if wanted is None:
+        every = checkpoint.variable_names
+        return [name for name in every if checkpoint.find_variable(name)[1].dtype.is_ours]
+    names = list(several(wanted, "variables"))
+    for name in names:
+        _, entry = checkpoint.find_variable(name)
+        if not entry.dtype.is_ours:
+            raise UnsupportedError(f"{name!r} is {entry.dtype.name}: no statistics of it", path=checkpoint.version.ref)
+    return names
+
+
+def _bytes_of(checkpoint: Checkpoint, variables: Container[str], tables: Container[str]) -> int:
+    """Return the bytes of the values of some variables and tables."""
+    total = 0
+    for shard in checkpoint.shards:
+        total += sum(variable.size_bytes for variable in shard.variables if variable.name in variables)
+        total += sum(table.values.size_bytes for table in shard.tables if table.name in tables)
+    return total

@@ -99,9 +99,16 @@ class _FoundStep:
             every = "\n".join(name for name in self.shown if not is_of_elasticdl(name))
         self.formats = [form for form in formats if any(mark in every for mark in form.marks)]
         self.heads = [(form, name) for form in self.formats for name in form.heads(self.shown)]
-        faulty = [one for one in (*self.files.values(), *([entry] if entry else ())) if one.fault]
-        self.fault = next((one.fault for one in faulty if one is entry or not one.linked), None)
+        entries = [*self.files.values(), *([entry] if entry else [])]
+        faulty = [found for found in entries if found.fault]
+        self.fault = next((found.fault for found in faulty if found is entry or not found.linked), None)
         self.has_faults = bool(faulty)
+
+    @property
+    def modified(self) -> float:
+        """Return when the newest of its files, or its directory, was last changed, in seconds since the epoch."""
+        own = 0.0 if self.entry is None else self.entry.modified
+        return max([own, *(file.modified for file in self.files.values())])
 
 
 def _directories(listing: FlatListing) -> Iterator[_FoundStep]:
@@ -279,27 +286,26 @@ def _version(listing: FlatListing, step: _FoundStep, claimed: _Claimed) -> Versi
     ps_num = max((claim.ps_num for claim in claims if claim.ps_num is not None), default=None)
     shards = _shards(step.files, claims, ps_num or 0)
     fault = _fault_of(step, claimed)
-    lacks = tuple(words for claim in claims for words in claim.lacks)
+    lacks: list[str] = []
+    shapes: dict[str, tuple[int, int]] = {}
+    for claim in claims:
+        lacks += claim.lacks
+        shapes |= claim.shapes
     if fault and fault.kind is not UnsupportedError:
-        lacks = ()  # nothing is known to be missing where something cannot be read now
-    modified = max((entry.modified for entry in step.files.values()), default=0.0)
-    if step.entry:
-        modified = max(modified, step.entry.modified)
+        lacks = []  # nothing is known to be missing where something cannot be read now
+    modified = step.modified
+    state = State.INCOMPLETE
     if fault:
         state = State.UNREADABLE
     elif shards and not lacks:
         state = State.COMPLETE
     elif listing.is_fresh(modified):
         state = State.WRITING
-    else:
-        state = State.INCOMPLETE
     layout = step.layout
     if claimed.parts:
         form, claim = claimed.parts[0]
         layout = replace(layout, system=form.system, placement=claim.placement)
-    shapes: dict[str, tuple[int, int]] = {}
-    for claim in claims:
-        shapes |= claim.shapes
+    extra = () if shards else tuple(sorted(name for name, file in step.files.items() if not file.fault))
     return Version(
         listing.location,
         UNNUMBERED if step.number is None else step.number,
@@ -308,11 +314,11 @@ def _version(listing: FlatListing, step: _FoundStep, claimed: _Claimed) -> Versi
         state,
         ps_num,
         shards,
-        () if shards else tuple(sorted(name for name, file in step.files.items() if not file.fault)),
+        extra,
         modified,
         fault=fault,
         linked=step.entry is not None and step.entry.linked,
-        lacks=lacks,
+        lacks=tuple(lacks),
         whole_part=_whole_part(claimed.parts) if lacks else "",
         shapes=shapes,
         unclaimed=tuple(sorted(step.files.keys() - {*claimed.names})),
@@ -351,16 +357,23 @@ def _shards(files: Files, claims: Sequence[Claim], ps_num: int) -> tuple[ShardFi
         for ps_id, members in claim.shards.items():
             of_shard[ps_id] += members
     claimed = set[str]().union(*of_shard.values())
-    rest = sorted(name for name in files if name not in claimed)
-    if any(files[name].linked or files[name].fault for name in rest):
+    of_no_shard = sorted(name for name in files if name not in claimed)
+    if any(files[name].linked or files[name].fault for name in of_no_shard):
         common = set[str]().union(*(claim.common for claim in claims))
-        rest = [name for name in rest if not files[name].fault and (not files[name].linked or name in common)]
+        of_no_shard = [name for name in of_no_shard if _goes_along(files[name], is_claimed=name in common)]
     shards: list[ShardFile] = []
     for ps_id, members in sorted(of_shard.items()):
-        every = list(dict.fromkeys(members if shards else [*members, *rest]))
-        others = tuple(_file(files[name], ps_id, ps_num) for name in every[1:])
-        shards.append(_file(files[every[0]], ps_id, ps_num, others))
+        if not shards:
+            members = [*members, *of_no_shard]  # noqa: PLW2901 - the first shard has them
+        first, *others = dict.fromkeys(members)
+        files_beside = tuple(_file(files[name], ps_id, ps_num) for name in others)
+        shards.append(_file(files[first], ps_id, ps_num, files_beside))
     return tuple(shards)
+
+
+def _goes_along(file: Entry, *, is_claimed: bool) -> bool:
+    """Say whether a file of no shard is one of the version's: a link only where a format claims it."""
+    return not file.fault and (is_claimed or not file.linked)
 
 
 def _file(entry: Entry, ps_id: int, ps_num: int, others: tuple[ShardFile, ...] = ()) -> ShardFile:
