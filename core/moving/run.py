@@ -76,7 +76,10 @@ class Move:
         self._plan, self._settings, self._source, self._job = plan, settings, source, job
         self._directory = directory
         goal, variables = plan.goal, {variable.name: variable.size_bytes for variable in plan.survey.variables}
-        self._places = {name: (cuts[0].file, cuts[0].offset) for name in variables if (cuts := goal.cuts(name))}
+        self._places: dict[str, tuple[int, int]] = {}
+        for name in variables:
+            cuts = goal.cuts(name)  # none for a variable without values, whose sums the proof wants all the same
+            self._places[name] = (cuts[0].file, cuts[0].offset) if cuts else (0, 0)
         plain = replace(settings, parts=None)
         once = exceeds_page_cache(2 * plan.size_bytes)
         self.terms = MoveTerms(goal, variables, plain, once, plan.meaning, plan.summed)
