@@ -32,7 +32,7 @@ _COPY_BYTES: Final = 4 << 20
 _FLUSH_BYTES: Final = 64 << 20
 _OTHERS_SECONDS: Final = 0.25
 """How often a flush begins of what other processes write."""
-_ALLOCATE_BYTES: Final = 64 << 20
+THREADED_BYTES: Final = 64 << 20
 """Fewer bytes are allocated by one thread: a disk only notes them, and memory clears them within 30 ms."""
 _FILE_FLUSH_BYTES: Final = 1 << 20
 """Bytes of a file that are worth a call to begin its flush: a thousand files would take it a thousand times."""
@@ -205,7 +205,7 @@ def allocate(file: int, size_bytes: int, offset: int = 0) -> None:
 
 def allocate_all(files: Sequence[PreallocatedFile], workers: int) -> None:
     """Allocate the space of files that wait for it, several at a time: in memory that takes as long as writing them."""
-    threads = workers if sum(file.size_bytes for file in files) > _ALLOCATE_BYTES else 1
+    threads = workers if sum(file.size_bytes for file in files) > THREADED_BYTES else 1
 
     def fill(first: int) -> None:
         for file in files[first::threads]:

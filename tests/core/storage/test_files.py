@@ -31,7 +31,7 @@ def test_files_that_wait_have_no_bytes_before_all_are_allocated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int
 ) -> None:
     """By several threads or by one, each file then has its size and its blocks."""
-    monkeypatch.setattr(files, "_ALLOCATE_BYTES", least)
+    monkeypatch.setattr(files, "THREADED_BYTES", least)
     waiting = [PreallocatedFile(str(tmp_path / str(size)), size, waits=True) for size in (0, 4096, 100_000, 8192)]
     try:
         assert [path.stat().st_size for path in tmp_path.iterdir()] == [0] * 4
@@ -49,7 +49,7 @@ def test_a_full_disk_names_the_file_that_has_no_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int
 ) -> None:
     """Whichever thread finds it."""
-    monkeypatch.setattr(files, "_ALLOCATE_BYTES", least)
+    monkeypatch.setattr(files, "THREADED_BYTES", least)
     waiting = [PreallocatedFile(str(tmp_path / str(size)), size, waits=True) for size in (1, 2, 3)]
     fallocate = os.posix_fallocate
 
