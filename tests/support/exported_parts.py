@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from edl_ckpt.core.operations.export.cluster import run
+from edl_ckpt.core.operations.export.cluster import files, run
 from frameworks import need
 
 
 def cut_small(monkeypatch: pytest.MonkeyPatch, size_bytes: int) -> None:
     """Let a cluster cut tables into files of so many bytes, and read them in smaller pieces."""
-    monkeypatch.setattr(run, "LEAST_FILE_BYTES", size_bytes)
+    monkeypatch.setattr(files, "LEAST_FILE_BYTES", size_bytes)
     monkeypatch.setattr(run, "PIECE_BYTES", size_bytes // 2)
     monkeypatch.setattr("edl_ckpt.core.cluster.executor.ClusterExecutor.all_threads", 1 << 20)
 

@@ -22,7 +22,8 @@ import numpy as np
 from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.base.packing import together
 from edl_ckpt.core.model.shapes import check_dimensions
-from edl_ckpt.core.operations.export.cluster.run import MOST_NAMES, PartFile, PartsFormat, Span, numbered, sizes_of
+from edl_ckpt.core.operations.export.cluster.files import MOST_NAMES, PartFile, Span, numbered, sizes_of
+from edl_ckpt.core.operations.export.cluster.run import PartsFormat
 from edl_ckpt.core.operations.export.formats.content_format import LaidOut, write_laid_out
 from edl_ckpt.core.operations.export.interface import WEIGHT, ExportContent, FormatTraits, Tensor
 from edl_ckpt.core.operations.export.output.places import (

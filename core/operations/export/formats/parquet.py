@@ -12,7 +12,8 @@ from typing import ClassVar, Final
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.parallel import run_all
-from edl_ckpt.core.operations.export.cluster.run import PartFile, PartsFormat, Span, numbered, sizes_of
+from edl_ckpt.core.operations.export.cluster.files import PartFile, Span, numbered, sizes_of
+from edl_ckpt.core.operations.export.cluster.run import PartsFormat
 from edl_ckpt.core.operations.export.formats.arrays import (
     METADATA_FILE,
     OF_NUMPY,

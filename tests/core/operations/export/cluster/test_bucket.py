@@ -25,7 +25,7 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.base.ids import host_name
 from edl_ckpt.core.operations.export import Selection, export_version
-from edl_ckpt.core.operations.export.cluster.run import PartWork
+from edl_ckpt.core.operations.export.cluster.task import PartWork
 from edl_ckpt.core.operations.export.content import variables as exported
 from edl_ckpt.core.operations.export.output.target import UploadTarget
 from edl_ckpt.core.storage.location import Location

@@ -21,7 +21,7 @@ from cluster_tasks import note_tasks, renewed
 from edl_ckpt.core import CorruptError, EdlCkptError, Table, UnsupportedError, save_checkpoint
 from edl_ckpt.core.base.parallel import RESULT_BYTES
 from edl_ckpt.core.operations.export import Selection, export_version, plan_export
-from edl_ckpt.core.operations.export.cluster.run import PartWork
+from edl_ckpt.core.operations.export.cluster.task import PartWork
 from edl_ckpt.core.operations.export.formats.parquet_file import TableFile
 from edl_ckpt.core.operations.export.output.places import OutputFile
 from edl_ckpt.core.operations.export.output.target import LocalTarget
