@@ -25,16 +25,16 @@ from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.converting.changes import NameMap, template
 from edl_ckpt.core.operations.export.cluster.run import PartsFormat
 from edl_ckpt.core.operations.export.formats.arrays import NpyDirectory, Npz, Safetensors, TensorFlow, Torch
-from edl_ckpt.core.operations.export.formats.checkpoints import (
+from edl_ckpt.core.operations.export.formats.dcp import Dcp
+from edl_ckpt.core.operations.export.formats.merged_checkpoint import MergedCheckpoint
+from edl_ckpt.core.operations.export.formats.parquet import Parquet
+from edl_ckpt.core.operations.export.formats.systems import (
     Bundle,
-    Dcp,
     Dynamicemb,
-    MergedCheckpoint,
     SystemFormat,
     Tfra,
     TorchCheckpointing,
 )
-from edl_ckpt.core.operations.export.formats.parquet import Parquet
 from edl_ckpt.core.operations.export.formats.text import Csv, JsonLines, Projector, Word2Vec
 from edl_ckpt.core.operations.export.interface import (
     ExportedFile,

@@ -18,7 +18,7 @@ from edl_ckpt.core.base.errors import NoSpaceError, NotFoundError, UnsupportedEr
 from edl_ckpt.core.converting.changes import NameMap
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export import Selection, export_version, plan_export
-from edl_ckpt.core.operations.export.formats.checkpoints import numbered_tables
+from edl_ckpt.core.operations.export.formats.dcp import numbered_tables
 from edl_ckpt.core.operations.importing import import_arrays
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.storage.local import LocalReader

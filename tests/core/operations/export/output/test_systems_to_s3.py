@@ -84,7 +84,7 @@ def test_what_differs_is_not_published(s3: Bucket, torchrec: Version, monkeypatc
     def broken(*_: object) -> None:
         raise EdlCkptError("reads back differently")
 
-    monkeypatch.setattr("edl_ckpt.core.operations.export.formats.checkpoints.prove", broken)
+    monkeypatch.setattr("edl_ckpt.core.operations.export.formats.systems.prove", broken)
     with pytest.raises(EdlCkptError, match="reads back differently"):
         export(torchrec, f"{s3.url}/out", ranks=3)
     assert objects_of(s3) == {}
@@ -128,7 +128,7 @@ def test_no_file_of_the_local_disk(s3: Bucket, torchrec: Version, monkeypatch: p
     def refused(*_: object, **__: object) -> None:
         raise AssertionError("a file on the local disk")
 
-    monkeypatch.setattr("edl_ckpt.core.operations.export.formats.checkpoints.prove", noted)
+    monkeypatch.setattr("edl_ckpt.core.operations.export.formats.systems.prove", noted)
     monkeypatch.setattr(places.OutputFile, "__post_init__", refused)
     assert export(torchrec, f"{s3.url}/out", ranks=3).proved
     assert seen == [([], True)]
