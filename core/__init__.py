@@ -78,8 +78,9 @@ _HOMES: Final = {
     "operations.report.survey": "LocationReport ReportLimits report_location Drift OpenedVersion SampledTensor",
     "operations.report.page_file": "report_file",
     "operations.reshard.execute": (
-        "ReshardPlan Survey execute_reshard find_resharded plan_reshard prepare_reshard reshard_version survey_ids"
+        "ReshardPlan Survey execute_reshard plan_reshard prepare_reshard reshard_version survey_ids"
     ),
+    "operations.reshard.found": "find_resharded",
     "moving.settings": "ReshardSettings settings_for",
     "moving.result": "WriteResult",
     "operations.save": "Table save_checkpoint",

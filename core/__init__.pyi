@@ -129,11 +129,11 @@ from edl_ckpt.core.operations.report.survey import report_location as report_loc
 from edl_ckpt.core.operations.reshard.execute import ReshardPlan as ReshardPlan
 from edl_ckpt.core.operations.reshard.execute import Survey as Survey
 from edl_ckpt.core.operations.reshard.execute import execute_reshard as execute_reshard
-from edl_ckpt.core.operations.reshard.execute import find_resharded as find_resharded
 from edl_ckpt.core.operations.reshard.execute import plan_reshard as plan_reshard
 from edl_ckpt.core.operations.reshard.execute import prepare_reshard as prepare_reshard
 from edl_ckpt.core.operations.reshard.execute import reshard_version as reshard_version
 from edl_ckpt.core.operations.reshard.execute import survey_ids as survey_ids
+from edl_ckpt.core.operations.reshard.found import find_resharded as find_resharded
 from edl_ckpt.core.operations.save import Table as Table
 from edl_ckpt.core.operations.save import save_checkpoint as save_checkpoint
 from edl_ckpt.core.operations.statistics import TensorStats as TensorStats

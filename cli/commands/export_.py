@@ -82,7 +82,7 @@ def export_command(
     OUTPUT is stdout, the report goes to stderr.
     """
     from edl_ckpt.cli.render import written
-    from edl_ckpt.core.converting.changes import read_map
+    from edl_ckpt.core.converting.name_map import read_map
     from edl_ckpt.core.operations.export import requested, run_export, write_map
     from edl_ckpt.core.operations.export.interface import ExportRequest, Selection
     from edl_ckpt.core.proof.digests import save_digests

@@ -119,7 +119,7 @@ def _is_there(
 ) -> bool:
     """Say whether the result is there already, and show it then."""
     from edl_ckpt.cli.render import written
-    from edl_ckpt.core.operations.reshard.execute import find_resharded
+    from edl_ckpt.core.operations.reshard.found import find_resharded
 
     if not version.is_elasticdl and version.ps_num != ps:
         from edl_ckpt.core.operations.convert import ranks_after

@@ -14,7 +14,8 @@ from edl_ckpt.cli.terminal.quantities import parse_size
 from edl_ckpt.core.base.choices import LayoutName
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.converting.changes import Changes, NameMap
+    from edl_ckpt.core.converting.changes import Changes
+    from edl_ckpt.core.converting.name_map import NameMap
     from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.moving.result import WriteResult
     from edl_ckpt.core.storage.location import Location

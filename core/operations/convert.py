@@ -31,7 +31,8 @@ from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of, wra
 from edl_ckpt.core.commit.interface import NewVersion
 from edl_ckpt.core.commit.newest_record import note_newest
 from edl_ckpt.core.commit.publish.disk import replaces_link
-from edl_ckpt.core.converting.changes import Changes, NameMap, left_out_lines, with_tables
+from edl_ckpt.core.converting.changes import Changes, left_out_lines
+from edl_ckpt.core.converting.name_map import NameMap, with_tables
 from edl_ckpt.core.model.versions import UNNUMBERED, ShardFile, State, Version
 from edl_ckpt.core.moving.conversion import Conversion, plan_conversion
 from edl_ckpt.core.moving.result import WriteResult

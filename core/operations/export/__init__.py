@@ -22,7 +22,7 @@ from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.catalog.target import check_outside
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, job_of
 from edl_ckpt.core.cluster.executor import ClusterExecutor
-from edl_ckpt.core.converting.changes import NameMap, template
+from edl_ckpt.core.converting.name_map import NameMap, template
 from edl_ckpt.core.operations.export.cluster.run import PartsFormat
 from edl_ckpt.core.operations.export.formats.arrays import NpyDirectory, Npz, Safetensors, TensorFlow, Torch
 from edl_ckpt.core.operations.export.formats.dcp import Dcp

@@ -22,8 +22,9 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.several import several, several_pairs
 from edl_ckpt.core.base.words import counted, describe, escaped, meant
 from edl_ckpt.core.cluster.executor import ClusterExecutor
-from edl_ckpt.core.converting.changes import FLOATS, LeftOut, NameMap
+from edl_ckpt.core.converting.changes import FLOATS, LeftOut
 from edl_ckpt.core.converting.items import NO_ITEMS, ItemCounts
+from edl_ckpt.core.converting.name_map import NameMap
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.content.quantizing import QUANTIZED, Quantized

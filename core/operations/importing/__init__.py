@@ -35,7 +35,8 @@ from edl_ckpt.core.catalog.listing import (
 from edl_ckpt.core.catalog.single_file import named_file
 from edl_ckpt.core.catalog.target import free_target
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_source, check_target, job_of
-from edl_ckpt.core.converting.changes import FLOATS, ROWS, NameMap, check_table, read_map, tables_of
+from edl_ckpt.core.converting.changes import FLOATS
+from edl_ckpt.core.converting.name_map import ROWS, NameMap, check_table, read_map, tables_of
 from edl_ckpt.core.converting.names import new_names
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.moving.result import WriteResult

@@ -20,8 +20,9 @@ from typing import Any, Final, Self
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.base.json_objects import parse_object
-from edl_ckpt.core.converting.changes import LeftOut, NameMap, left_out_of
+from edl_ckpt.core.converting.changes import LeftOut, left_out_of
 from edl_ckpt.core.converting.lacking import check_held
+from edl_ckpt.core.converting.name_map import NameMap
 from edl_ckpt.core.model.dtypes import DTYPES, DType, dtype_named
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.formats.arrays import (

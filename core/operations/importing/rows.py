@@ -32,7 +32,7 @@ from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.base.libraries import library
 from edl_ckpt.core.base.words import command, counted
-from edl_ckpt.core.converting.changes import NameMap
+from edl_ckpt.core.converting.name_map import NameMap
 from edl_ckpt.core.model.dtypes import DTYPES, DType, dtype_named
 from edl_ckpt.core.operations.export.formats.arrays import original_name
 from edl_ckpt.core.operations.export.formats.parquet import PARQUET, PARTS_FILE

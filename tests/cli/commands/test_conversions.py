@@ -26,7 +26,7 @@ from edl_ckpt.core import (
     verify_version,
 )
 from edl_ckpt.core.base.errors import UnsupportedError, UsageError
-from edl_ckpt.core.converting.changes import read_map
+from edl_ckpt.core.converting.name_map import read_map
 from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.operations.export import Selection, export_version, write_map
 from examples import examples

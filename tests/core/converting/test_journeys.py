@@ -23,7 +23,7 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.converting.destinations.table import DESTINATIONS
-from edl_ckpt.core.operations.reshard.execute import find_resharded
+from edl_ckpt.core.operations.reshard.found import find_resharded
 from examples import examples
 from foreign import copied
 

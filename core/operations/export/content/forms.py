@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from edl_ckpt.core.converting.changes import ROWS
+from edl_ckpt.core.converting.name_map import ROWS
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.operations.export.content.tables import TableIds
 from edl_ckpt.core.operations.export.interface import STORED, WEIGHT, Selection, TableNote, Tensor

@@ -17,7 +17,7 @@ from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import default_workers, run_parallel
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.converting.changes import ROWS
+from edl_ckpt.core.converting.name_map import ROWS
 from edl_ckpt.core.operations.export.content.batches import in_batches
 from edl_ckpt.core.operations.export.content.casting import Casting
 from edl_ckpt.core.operations.export.content.forms import ContentForms

@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.catalog.listing import as_version
-from edl_ckpt.core.converting.changes import ROWS, NameMap
+from edl_ckpt.core.converting.name_map import ROWS, NameMap
 from edl_ckpt.core.model.tables import Extent
 from edl_ckpt.core.operations.export.formats.arrays import Safetensors
 from edl_ckpt.core.operations.export.formats.systems import SystemFormat

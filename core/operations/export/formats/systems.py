@@ -12,8 +12,9 @@ from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.progress import expect
 from edl_ckpt.core.catalog.files import alone_at
-from edl_ckpt.core.converting.changes import Changes, NameMap, left_out_lines, with_tables
+from edl_ckpt.core.converting.changes import Changes, left_out_lines
 from edl_ckpt.core.converting.items import items_out
+from edl_ckpt.core.converting.name_map import NameMap, with_tables
 from edl_ckpt.core.moving.conversion import Conversion, plan_conversion
 from edl_ckpt.core.moving.run import Move
 from edl_ckpt.core.moving.settings import settings_of_files

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edl_ckpt.core import Table, save_checkpoint, verify_version
-from edl_ckpt.core.converting.changes import NameMap
+from edl_ckpt.core.converting.name_map import NameMap
 from edl_ckpt.core.operations.export import FORMATS, Selection, export_version
 from program import edl
 from torch_files import save

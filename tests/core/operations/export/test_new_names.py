@@ -15,7 +15,7 @@ from checkpoints import only
 from edl_ckpt.core import fingerprint_checkpoint, open_checkpoint, resolve, save_checkpoint, verify_version
 from edl_ckpt.core.base.choices import FormatName
 from edl_ckpt.core.base.errors import NoSpaceError, NotFoundError, UnsupportedError, UsageError
-from edl_ckpt.core.converting.changes import NameMap
+from edl_ckpt.core.converting.name_map import NameMap
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export import Selection, export_version, plan_export
 from edl_ckpt.core.operations.export.formats.dcp import numbered_tables

@@ -11,7 +11,7 @@ import pytest
 from checkpoints import only
 from edl_ckpt.core import open_checkpoint, verify_version
 from edl_ckpt.core.base.errors import NotFoundError, UnsupportedError, UsageError
-from edl_ckpt.core.converting.changes import tables_of
+from edl_ckpt.core.converting.name_map import tables_of
 from edl_ckpt.core.operations.importing import NameMap, import_arrays
 from frameworks import need
 from reporters import Recorder
