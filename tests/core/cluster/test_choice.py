@@ -17,7 +17,7 @@ from cluster_tasks import exchange, not_mounted, without_kernel
 from edl_ckpt.core import NotFoundError, UnavailableError, UnsupportedError, UsageError, verify_version
 from edl_ckpt.core.base.progress import SILENT, Progress
 from edl_ckpt.core.cluster import address as addresses
-from edl_ckpt.core.cluster import worker
+from edl_ckpt.core.cluster import messages, worker
 from edl_ckpt.core.cluster.address import cluster_at, connected
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 
@@ -52,7 +52,7 @@ def test_a_late_worker_of_another_version(tmp_path: Path, processes: Any) -> Non
         with pytest.raises(UnsupportedError, match=r"which came during the work, has edl-ckpt 0\.0\.9"):
             verify_version(only(tmp_path), executor=executor)
     finally:
-        executor.client.run(exchange, "VERSION", worker.VERSION)
+        executor.client.run(exchange, "VERSION", messages.VERSION)
 
 
 def test_another_volume(tmp_path: Path, processes: Any) -> None:
