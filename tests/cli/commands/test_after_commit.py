@@ -78,9 +78,17 @@ def _run(command: str) -> int:
 
 
 def _there(place: Path) -> dict[str, bytes]:
-    """Return every file but those that a stopped copy leaves for the next one, by names without ids of processes."""
+    """Return every file of a result, by names without ids of processes.
+
+    What a stopped copy leaves for the next one is no result, and neither is a verdict: it is noted only of files that
+    have not changed for a moment, so a fast run notes none.
+    """
     seals = {str(p.relative_to(place)): b"" for p in place.rglob("*.seal.json")}
-    files = {name: data for name, data in (files_but_seals(place) | seals).items() if "stage-0/copy-" not in name}
+    files = {
+        name: data
+        for name, data in (files_but_seals(place) | seals).items()
+        if "stage-0/copy-" not in name and "meta-0/verdicts-" not in name
+    }
     bare = {name: b"" if name.endswith("record.json") else data for name, data in files.items()}
     return {re.sub(r"(drop-)?\d{8}T\d{6}[^/]*", "ID", name): data for name, data in bare.items()}
 

@@ -150,7 +150,7 @@ def test_export(tmp_path: Path, processes: Any) -> None:
     assert (tmp_path / "there/m.safetensors/model.safetensors.index.json").is_file()
     refused = edl("export", tmp_path / "run@7", tmp_path / "t.csv", "--table", "wide", *there)
     assert refused.returncode == 15
-    assert "a cluster writes parquet, safetensors" in refused.stderr
+    assert "a cluster writes dcp, dynamicemb, parquet, safetensors, tfra, torch-checkpointing" in refused.stderr
     assert not (tmp_path / "t.csv").exists()
 
 
