@@ -27,7 +27,7 @@ from typing import Any
 _MOST_BYTES = 1 << 20
 _MODULES = (
     *("numpy.ma", "numpy.random", "rich.console", "rich.progress", "rich.table", "rich.text"),
-    *("edl_ckpt.proto.model_v4_pb2", "tomllib", "typer._click.decorators"),
+    *("edl_ckpt.proto.model_v4_pb2", "tomllib"),
 )
 _WHERE_INSTALLED = ("jinja2", "pydantic")
 """What reports use, and what typer imports for some types where moto has brought it along: 0.2 s for each command."""
