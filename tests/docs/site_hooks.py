@@ -55,6 +55,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
     """Return a page whose search has a name for screen readers, which the theme leaves out."""
-    return output.replace(
+    return _with_named_search(output)
+
+
+def on_post_template(output_content: str, template_name: str, config: Any) -> str:
+    """Return the page for an address that does not exist, with the same name; it is no page of the manual."""
+    del template_name, config
+    return _with_named_search(output_content)
+
+
+def _with_named_search(page: str) -> str:
+    return page.replace(
         'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
     )
