@@ -40,6 +40,8 @@ _POLL_SECONDS: Final = 0.05
 REMOTE_POLL_SECONDS: Final = 0.5
 _LISTINGS: Final = 5
 """How often a location is listed again without a command at work: each time something had changed meanwhile."""
+_BUSY_SECONDS: Final = 5.0
+"""For so long it is listed again in any case: a busy machine gives one listing the time of several changes."""
 _TICK_NS: Final = 20_000_000
 """Two changes of a directory in so short a time may have the same time."""
 
@@ -49,7 +51,9 @@ class Settling:
 
     def __init__(self, store: LocalStore | ObjectStore, wait_seconds: float) -> None:
         self._store = store
-        self._deadline = time.monotonic() + wait_seconds
+        begin = time.monotonic()
+        self._deadline = begin + wait_seconds
+        self._busy_until = begin + min(wait_seconds, _BUSY_SECONDS)
         self._listings = 0
         self._seen: Mapping[str, Any] = {}
         self._changed = self._root_time()
@@ -94,7 +98,9 @@ class Settling:
         self._listings += 1
         unchanged = doubtful == self._seen
         self._seen = doubtful
-        if self._listings > _LISTINGS or (unchanged and not has_moved):
+        if unchanged and not has_moved:
+            return None
+        if self._listings > _LISTINGS and time.monotonic() >= self._busy_until:
             return None
         return _TICK_NS / 1e9 if has_moved else 0.0
 

@@ -25,6 +25,8 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.base.errors import LockedError, ReplacedError
 from edl_ckpt.core.catalog import annotated, swaps
+from edl_ckpt.core.catalog.files import open_location
+from edl_ckpt.core.catalog.listing import list_everything
 from edl_ckpt.core.model.versions import Seal, State, Version
 from edl_ckpt.core.operations.export import export_version
 from edl_ckpt.core.operations.verify import check
@@ -260,6 +262,22 @@ def test_a_job_is_not_waited_for(tmp_path: Path) -> None:
     begin = time.monotonic()
     assert [v.state for v in list_versions(run, wait_seconds=120).versions] == [State.COMPLETE, State.WRITING]
     assert time.monotonic() - begin < 100
+
+
+@pytest.mark.parametrize(("wait_seconds", "least"), [(120.0, 20), (0.0, 6)])
+def test_a_busy_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_seconds: float, least: int) -> None:
+    """A location in which names change during each listing is listed until they stay; who must not wait gives up."""
+    save_small(tmp_path / "run", 7)
+    reshard_version(resolve(parse_ref(f"{tmp_path}/run@7")), 3)  # state of ours
+    listing, state = list_everything(tmp_path / "run")
+    changes = iter(range(1, 20))
+    monkeypatch.setattr(swaps.Settling, "_root_time", lambda _: next(changes, 20))
+    monkeypatch.setattr(swaps, "_TICK_NS", 0)
+    settling = swaps.Settling(open_location(tmp_path / "run"), wait_seconds)
+    asked = 1
+    while settling.wait(listing, state):
+        asked += 1
+    assert asked == least
 
 
 @pytest.mark.parametrize("ps_num", [2, 3])
