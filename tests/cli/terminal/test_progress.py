@@ -119,7 +119,8 @@ def test_a_bar_follows_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     window.resize(40)
     window.wait(lambda last: "50%" in last and "█" not in last and last.endswith("\r"))
     assert "\n" not in window.got
-    assert window.got.count("\x1b7\x1b[B\r\x1b[K\x1b8") == 1
+    # One bar was drawn for the wide window, and one more if its size changed in the middle of a drawing.
+    assert window.got.count("\x1b7\x1b[B\r\x1b[K\x1b8") in {1, 2}
     tracker.print("warning: x")
     window.wait(lambda last: "50%" in last)
     assert "\r\x1b[Kwarning: x\r\n" in window.got
