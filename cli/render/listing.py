@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edl_ckpt.cli.render.recorded import best_paths, metric_cells, names_of
 from edl_ckpt.cli.render.shared_tables import first_rows
@@ -15,10 +15,6 @@ from edl_ckpt.core.base import words
 from edl_ckpt.core.model.versions import DAMAGED, SUSPECT, Listing, State, Version
 from edl_ckpt.core.sources.elasticdl.loader import listed_crashes, mistaken, takes_for_whole
 from edl_ckpt.core.sources.systems import kinds_of, system_named, title_of
-
-if TYPE_CHECKING:
-    pass
-
 
 STATE_STYLES: Mapping[str, str] = {
     State.COMPLETE: "green",
