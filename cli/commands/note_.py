@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from edl_ckpt.cli.manual.marks import NOTES, declared
 from edl_ckpt.cli.options import arguments, references
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped
-
-if TYPE_CHECKING:
-    pass
 
 
 @declared('note run@100 "before the new features"', 'note run@100 ""', exits=NOTES)

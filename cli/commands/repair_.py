@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
@@ -11,9 +11,6 @@ from edl_ckpt.cli.options.hints import is_named
 from edl_ckpt.cli.options.resuming import resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 
 @declared("repair run@100 --from backup --dry-run", "repair run@100 --from s3://backup/run@100", exits=WRITES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from edl_ckpt.cli.manual.marks import NOTES, declared
 from edl_ckpt.cli.options import common as o
@@ -10,10 +10,6 @@ from edl_ckpt.cli.options import references
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core.base.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
-
 
 _Deleted = Annotated[
     str | None,

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from edl_ckpt.cli.terminal.documents import REFERENCES, Template
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 
 def check_prometheus(out: Output, *, prometheus: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -10,9 +10,6 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from edl_ckpt.core.base.arrays import as_array
 from edl_ckpt.core.base.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 _SHOWN: Final = 10
 

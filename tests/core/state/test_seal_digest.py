@@ -34,7 +34,7 @@ def run(tmp_path: Path) -> Path:
 def read_from(data: bytes) -> Seal | None:
     """Read a seal with these bytes as it is read from a disk, without the disk."""
     store = SimpleNamespace(location="run", read_small=lambda _: data)
-    return read_seal(cast(Store, store), 7)
+    return read_seal(cast("Store", store), 7)
 
 
 def test_every_bit(run: Path) -> None:

@@ -35,7 +35,7 @@ NOTES = [
 def read_from(data: bytes, note: ShardNote) -> ShardNote | None:
     """Read a note with these bytes as it is read from a disk, without the disk."""
     store = SimpleNamespace(location="run", read_small=lambda _: data)
-    return read_note(cast(Store, store), 7, NoteName(0, 2, run_digest(note.run, note.older), "7_10_ff"))
+    return read_note(cast("Store", store), 7, NoteName(0, 2, run_digest(note.run, note.older), "7_10_ff"))
 
 
 def flips(data: bytes, bits: range | list[int]) -> Iterator[bytes]:
