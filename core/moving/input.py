@@ -22,7 +22,7 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import TableInfo
 from edl_ckpt.core.moving.source_proof import SourceProof
-from edl_ckpt.core.proof.duplicates import IdOrder, order_of
+from edl_ckpt.core.proof.id_order import IdOrder, order_of
 from edl_ckpt.core.reading.blocks import IdBlock
 from edl_ckpt.core.reading.pieces import IdsAt
 from edl_ckpt.core.sources.elasticdl.target import PlacedVariable

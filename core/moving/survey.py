@@ -17,7 +17,7 @@ from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.converting.changes import LeftOut
 from edl_ckpt.core.moving.goal import Rules, ShardRules
 from edl_ckpt.core.moving.input import FilteredRows, Input, PieceCounts, SparsePair, SparsePairs, SurveyedTable
-from edl_ckpt.core.proof.duplicates import NO_IDS, IdOrder, order_of
+from edl_ckpt.core.proof.id_order import NO_IDS, IdOrder, order_of
 from edl_ckpt.core.reading.blocks import IdBlock
 from edl_ckpt.core.reading.pieces import PIECE_BYTES, IdsAt
 from edl_ckpt.core.sources.elasticdl.target import PlacedVariable, check_ps_num

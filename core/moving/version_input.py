@@ -34,8 +34,9 @@ from edl_ckpt.core.moving.input import (
     cast_to,
 )
 from edl_ckpt.core.moving.source_proof import VersionProof
-from edl_ckpt.core.proof.duplicates import IdOrder, check_unique, order_of
+from edl_ckpt.core.proof.duplicates import check_unique
 from edl_ckpt.core.proof.fingerprint import value_bytes
+from edl_ckpt.core.proof.id_order import IdOrder, order_of
 from edl_ckpt.core.reading.blocks import IdBlock, raise_bad_ids, read_piece
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue, HeldValue
 from edl_ckpt.core.reading.pieces import (

@@ -28,14 +28,9 @@ from edl_ckpt.core.base.thread_memory import ThreadMemory
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import Encoding, ShardIndex, TableEntry
-from edl_ckpt.core.proof.duplicates import (
-    NO_IDS,
-    SORTED_AT_ONCE,
-    IdOrder,
-    check_reads,
-    order_of,
-    reads_of,
-)
+from edl_ckpt.core.proof.duplicates import check_reads, reads_of
+from edl_ckpt.core.proof.id_order import NO_IDS, IdOrder, order_of
+from edl_ckpt.core.proof.repeated_ids import SORTED_AT_ONCE
 from edl_ckpt.core.reading.blocks import IdPiece, as_dtype, check_row_count, id_blocks, read_piece, read_rows
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.reading.row_batches import row_batches

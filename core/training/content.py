@@ -32,7 +32,8 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType, dtype_named
 from edl_ckpt.core.model.tables import TableInfo
 from edl_ckpt.core.operations.save import Table, rows_of, vectors_of
-from edl_ckpt.core.proof.duplicates import NO_IDS, check_reads, order_of
+from edl_ckpt.core.proof.duplicates import check_reads
+from edl_ckpt.core.proof.id_order import NO_IDS, order_of
 from edl_ckpt.core.sources.elasticdl.target import (
     CountedTable,
     PlacedVariable,

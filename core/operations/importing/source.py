@@ -36,7 +36,8 @@ from edl_ckpt.core.moving.settings import ReshardSettings, settings_for
 from edl_ckpt.core.moving.source_proof import SourceProof
 from edl_ckpt.core.moving.survey import survey_source
 from edl_ckpt.core.moving.write import ShardPlace, write_version
-from edl_ckpt.core.proof.duplicates import IdOrder, check_reads
+from edl_ckpt.core.proof.duplicates import check_reads
+from edl_ckpt.core.proof.id_order import IdOrder
 from edl_ckpt.core.reading.blocks import IdBlock
 from edl_ckpt.core.reading.picklable import FileValue
 from edl_ckpt.core.reading.pieces import IdsAt

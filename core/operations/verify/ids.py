@@ -25,19 +25,11 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.placement import misplaced, owners
 from edl_ckpt.core.model.tables import DenseEntry, Extent, ShardIndex, TableEntry
 from edl_ckpt.core.operations.verify.findings import NAMED, Report
-from edl_ckpt.core.proof.duplicates import (
-    NO_IDS,
-    SORTED_AT_ONCE,
-    Ids,
-    Repeated,
-    Search,
-    Unit,
-    ids_work,
-    near_job,
-    reads_of,
-    search_units,
-)
+from edl_ckpt.core.proof.duplicates import Unit, near_job, reads_of, search_units
 from edl_ckpt.core.proof.fingerprint import Fingerprint, fingerprint_of, value_bytes
+from edl_ckpt.core.proof.id_order import NO_IDS
+from edl_ckpt.core.proof.id_pass import Ids, ids_work
+from edl_ckpt.core.proof.repeated_ids import SORTED_AT_ONCE, Repeated, Search
 from edl_ckpt.core.proof.sealing import ChunkSums
 from edl_ckpt.core.proof.values import HUGE_EXPONENT, Bundles, ValueOptions, odd_rows, read_values
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece, check_row_count, id_blocks

@@ -24,7 +24,8 @@ from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.operations.verify.companions import check_companions
 from edl_ckpt.core.operations.verify.file_loaders import FILE_LOADERS
 from edl_ckpt.core.operations.verify.findings import LoadedTable, LoaderView, Report
-from edl_ckpt.core.proof.duplicates import NO_IDS, SORTED_AT_ONCE, IdOrder, Search, order_of
+from edl_ckpt.core.proof.id_order import NO_IDS, IdOrder, order_of
+from edl_ckpt.core.proof.repeated_ids import SORTED_AT_ONCE, Search
 from edl_ckpt.core.reading.blocks import id_blocks
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.dcp.table_names import collisions

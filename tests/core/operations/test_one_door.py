@@ -35,7 +35,7 @@ from edl_ckpt.core.operations.copy.execute import execute_copy
 from edl_ckpt.core.operations.copy.plan import plan_copy
 from edl_ckpt.core.operations.importing import NameMap, import_checkpoint
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.proof import duplicates
+from edl_ckpt.core.proof import duplicates, repeated_ids
 from edl_ckpt.proto import model_v4_pb2
 from reporters import Recorder
 
@@ -480,6 +480,7 @@ def test_duplicates_among_many_ids(
     )
     if max_memory_bytes is None:
         monkeypatch.setattr(duplicates, "SORTED_AT_ONCE", 10_000)
+        monkeypatch.setattr(repeated_ids, "SORTED_AT_ONCE", 10_000)
     for place, repeated in (("good", 0), ("bad", 1)):
         every = np.concatenate([ids, ids[7 : 7 + repeated]])
         tables = {"t": Table(every, np.zeros((len(every), 1), np.int8), "zeros")}

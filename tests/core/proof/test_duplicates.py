@@ -17,8 +17,9 @@ from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import Threads
 from edl_ckpt.core.kernel.buckets import Buckets
 from edl_ckpt.core.operations.save import Table as SavedTable
-from edl_ckpt.core.proof import duplicates
-from edl_ckpt.core.proof.duplicates import check_unique, check_unique_ids, order_of
+from edl_ckpt.core.proof import duplicates, repeated_ids
+from edl_ckpt.core.proof.duplicates import check_unique, check_unique_ids
+from edl_ckpt.core.proof.id_order import order_of
 from edl_ckpt.core.reading.blocks import read_piece
 from edl_ckpt.core.reading.pieces import ids_at
 from edl_ckpt.proto import model_v4_pb2
@@ -30,8 +31,8 @@ from oracle import Model, Table
 def test_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, lowest: int) -> None:
     """Shuffled ids pass, and one that is there twice is named, by marks or by sorting."""
     buckets = Mock(wraps=Buckets)
-    monkeypatch.setattr(duplicates, "Buckets", buckets)
-    monkeypatch.setattr(duplicates, "SORTED_ROWS", 0)
+    monkeypatch.setattr(repeated_ids, "Buckets", buckets)
+    monkeypatch.setattr(repeated_ids, "SORTED_ROWS", 0)
     ids = [int(i) * step + lowest for i in np.random.default_rng(5).permutation(100)]
     table = Table(1, "uniform", "float32", dict.fromkeys(ids, b"\x00\x00\x00\x00"))
     path = write_checkpoint(tmp_path, Model(7, {}, {"t": table}), 2)
@@ -54,6 +55,7 @@ def test_in_buckets(
 ) -> None:
     """Of many ids in no order, in one turn and in several, one that is there twice is counted and named."""
     monkeypatch.setattr(duplicates, "SORTED_AT_ONCE", 30_000)
+    monkeypatch.setattr(repeated_ids, "SORTED_AT_ONCE", 30_000)
     monkeypatch.setattr(duplicates, "LEAST_AT_ONCE", 2000)
     ids = np.random.default_rng(5).permutation(np.arange(-50_000, 50_000) * 7_919_000_001)
     for ps_num, repeated in ((1, 0), (2, 0), (1, 1), (1, 40_000)):

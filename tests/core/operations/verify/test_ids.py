@@ -14,7 +14,7 @@ from edl_ckpt.core import list_versions, parse_ref, resolve, save_checkpoint, ve
 from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.errors import UnavailableError
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.proof import duplicates
+from edl_ckpt.core.proof import duplicates, id_pass, repeated_ids
 from edl_ckpt.core.reading import readers as kept_ids
 from edl_ckpt.core.storage.local import LocalReader
 from places import GOLDEN
@@ -28,10 +28,10 @@ def test_duplicate_and_misplaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ids = np.array([*range(0, 4000, 2), 8, 10, 8], np.int64)
     rows = np.zeros((len(ids), 2), np.float32)
     directory = write_unchecked(tmp_path, 5, 2, {"t": Table(ids, rows)})
-    for kept, limit, level in product((duplicates.KEPT_ROWS, 0), (1 << 20, 300), get_args(Level)[1:]):
-        monkeypatch.setattr(duplicates, "KEPT_ROWS", kept)
+    for kept, limit, level in product((id_pass.KEPT_ROWS, 0), (1 << 20, 300), get_args(Level)[1:]):
+        monkeypatch.setattr(id_pass, "KEPT_ROWS", kept)
         monkeypatch.setattr(duplicates, "SORTED_AT_ONCE", limit)
-        monkeypatch.setattr(duplicates, "SORTED_AT_ONCE", limit)
+        monkeypatch.setattr(repeated_ids, "SORTED_AT_ONCE", limit)
         (finding,) = verify_version(resolve(parse_ref(str(tmp_path))), level=level).findings
         assert (finding.code, finding.check, finding.shard, finding.subject) == ("duplicate-id", "ids", 0, "t")
         assert finding.message == "3 rows repeat an id: 8, 10; ElasticDL restores only one row per id"
@@ -59,6 +59,7 @@ def test_an_id_in_two_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cl
         shard.rename(tmp_path / "run" / "version-5" / f"variables-{number}-of-2.ckpt")
     for limit, executor in product((1 << 20, 300), (None, client)):
         monkeypatch.setattr(duplicates, "SORTED_AT_ONCE", limit)
+        monkeypatch.setattr(repeated_ids, "SORTED_AT_ONCE", limit)
         found = verify_version(resolve(parse_ref(str(tmp_path / "run"))), executor=executor).findings
         assert [(f.code, f.shard, f.subject, f.message.partition(";")[0]) for f in found] == [
             ("duplicate-id", 1, "t", "1 row repeats an id: 6"),
@@ -102,7 +103,7 @@ def test_far_storage_has_the_same_findings(tmp_path: Path, monkeypatch: pytest.M
         tmp_path / "good", 5, 3, variables={"w": np.arange(9.0)}, tables={"t": Table(ids[:99], ids[:99, None])}
     )
     paths = [tmp_path / "bad", tmp_path / "good", *(GOLDEN / "bad").iterdir(), *(GOLDEN / "current").iterdir()]
-    monkeypatch.setattr(duplicates, "KEPT_ROWS", kept)
+    monkeypatch.setattr(id_pass, "KEPT_ROWS", kept)
     near = [outcome(path) for path in paths]
     assert sum(fingerprint is not None for _, fingerprint, *_ in near) > 1
     if not kept:
@@ -122,6 +123,6 @@ def test_an_error_of_far_ids_ends_the_check(tmp_path: Path, monkeypatch: pytest.
     def fail(*_: object) -> None:
         raise UnavailableError("S3 does not answer")
 
-    monkeypatch.setattr(duplicates, "read_piece", fail)
+    monkeypatch.setattr(id_pass, "read_piece", fail)
     with pytest.raises(UnavailableError, match="does not answer"):
         verify_version(resolve(parse_ref(str(tmp_path))), level="deep")
