@@ -20,7 +20,7 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.proof.id_order import NO_IDS, IdOrder
 from edl_ckpt.core.proof.id_pass import ids_work
-from edl_ckpt.core.proof.repeated_ids import BYTES_PER_ID, SORTED_AT_ONCE, Read, Repeated, Search
+from edl_ckpt.core.proof.repeated_ids import BYTES_PER_ID, SORTED_AT_ONCE, ReadIds, Repeated, Search
 from edl_ckpt.core.reading.blocks import IdPiece, read_piece
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue, HeldValue
 from edl_ckpt.core.reading.pieces import PIECE_BYTES, IdsAt, cut_piece, ids_at, in_tasks, number_rows, total_id_bytes
@@ -28,14 +28,14 @@ from edl_ckpt.core.reading.reader import Checkpoint
 
 LEAST_AT_ONCE: Final = 1 << 16
 IN_JOB: Final = 3 << 20
-"""Ids in memory, in a process that must leave the memory to its job: 48 MiB at most for marks, or to sort them."""
+"""IdTally in memory, in a process that must leave the memory to its job: 48 MiB at most for marks, or to sort them."""
 _ALONE_FROM: Final = 1 << 20
 """More ids than so many are looked at by all workers together."""
 _MOST_UNITS: Final = 64
 """Units of one task."""
 
 
-def reads_of(checkpoint: Checkpoint, pieces: Iterable[IdPiece]) -> list[Read]:
+def reads_of(checkpoint: Checkpoint, pieces: Iterable[IdPiece]) -> list[ReadIds]:
     """Return what reads the ids of some pieces, which may be large."""
     cuts = (cut for piece in pieces for cut in cut_piece(checkpoint, piece, PIECE_BYTES // 2))
     return [partial(_read_ids, checkpoint, cut) for cut in cuts]
@@ -47,7 +47,7 @@ def _read_ids(checkpoint: Checkpoint, piece: IdPiece) -> bulk.I64:
 
 def check_reads(
     table: str,
-    reads: Sequence[Read],
+    reads: Sequence[ReadIds],
     order: IdOrder,
     *,
     step: int = 1,
@@ -66,73 +66,92 @@ def check_reads(
 
 def _raise_repeated(table: str, repeated: Repeated, path: str | None, version: Version | None) -> None:
     """Raise CorruptError when ids repeat: ElasticDL restores only one row per id."""
-    count, some = repeated
-    if count:
-        more = f" (and {count - 1} more)" if count > 1 else ""
-        hint = f"try: {command('verify', version.ref)}" if version else None
-        where = path or (version.path if version else None)
-        raise CorruptError(
-            f"table {table!r}: id {some[0]} occurs twice{more}", code="duplicate-id", path=where, hint=hint
-        )
+    count, lowest = repeated
+    if not count:
+        return
+    more = f" (and {count - 1} more)" if count > 1 else ""
+    hint = f"try: {command('verify', version.ref)}" if version else None
+    where = path or (version.path if version else None)
+    raise CorruptError(
+        f"table {table!r}: id {lowest[0]} occurs twice{more}", code="duplicate-id", path=where, hint=hint
+    )
 
 
-class Unit(NamedTuple):
-    """Pieces of ids that can be equal, and the order of all of them."""
+class SearchUnit(NamedTuple):
+    """Pieces of ids of one table among which ids may be equal, and the order of all of them.
+
+    Where rows are in their shards, these are the pieces of one shard.
+    """
 
     places: list[IdsAt]
     order: IdOrder
 
 
-class _Searched(CheckpointHolder):
-    """An opened checkpoint with a search in it."""
+class _SearchedCheckpoint(CheckpointHolder):
+    """An opened checkpoint, with the search whose memory is used for one unit after the other."""
 
     def __init__(self, checkpoint: Checkpoint, at_once: int) -> None:
         super().__init__(checkpoint)
         self.search = Search(at_once)
 
 
-def _find_twice(opened: _Searched, task: Sequence[Unit], _: Advance, *, workers: int, across: bool) -> list[Repeated]:
-    """Return what repeats in each of some units; with `across`, what several shards have."""
-    found, checkpoint = [], opened.checkpoint
+def _find_twice(
+    opened: _SearchedCheckpoint, task: Sequence[SearchUnit], _: Advance, *, workers: int, between_shards: bool
+) -> list[Repeated]:
+    """Return what repeats in each of some units; `between_shards`, what several shards of it share."""
+    found = []
+    checkpoint = opened.checkpoint
     for unit in task:
         pieces = [place.piece(checkpoint) for place in unit.places]
-        if across:
-            of_shards = groupby(pieces, key=lambda piece: piece.shard.file.ps_id)
-            reads = [reads_of(checkpoint, some) for _, some in of_shards]
-            found.append(opened.search.across(reads, unit.order.rows))
+        if between_shards:
+            by_shard = groupby(pieces, key=lambda piece: piece.shard.file.ps_id)
+            reads = [reads_of(checkpoint, of_shard) for _, of_shard in by_shard]
+            found.append(opened.search.shared(reads, unit.order.rows))
         else:
             found.append(opened.search.repeated(reads_of(checkpoint, pieces), unit.order, workers=workers))
     return found
 
 
 def search_units(
-    checkpoint: Checkpoint, job: Job, units: Sequence[Unit], *, at_once: int | None = None, across: bool = False
+    checkpoint: Checkpoint,
+    job: Job,
+    units: Sequence[SearchUnit],
+    *,
+    at_once: int | None = None,
+    between_shards: bool = False,
 ) -> Iterator[tuple[int, Repeated]]:
     """Yield (number of a unit, what repeats in it) for all units, in any order.
 
-    `at_once` are the ids that a worker may have in memory, at 8 bytes each: by default 128 MiB in all workers, and
-    within the memory of the job.
+    `at_once` are the ids that a worker may have in memory, at 8 bytes each; None for the default of `_ids_at_once`.
+    `between_shards`, an id that one shard has twice counts once.
     """
     executor = job.executor
     if at_once is None:
-        at_once = max(2 * SORTED_AT_ONCE // executor.threads, LEAST_AT_ONCE)
-        if job.memory_bytes is not None:
-            at_once = min(at_once, max(job.memory_bytes // (BYTES_PER_ID * executor.threads), LEAST_AT_ONCE))
+        at_once = _ids_at_once(job)
     # All workers look at one that is large: they have memory for more of its ids, and use it again for the next.
     threads = executor.task_threads
     least = 0 if len(units) < threads else _ALONE_FROM
     large = [number for number, unit in enumerate(units) if threads > 1 and unit.order.rows > least]
     others = sorted(set(range(len(units))) - set(large))
     task_bytes = executor.task_bytes(total_id_bytes(checkpoint))
-    source = HeldValue(CheckpointValue.of(checkpoint), partial(_Searched, at_once=at_once))
-    opened = _Searched(checkpoint, at_once)
+    source = HeldValue(CheckpointValue.of(checkpoint), partial(_SearchedCheckpoint, at_once=at_once))
+    opened = _SearchedCheckpoint(checkpoint, at_once)
     for numbers, workers in ((others, 1), (large, threads)):
         if numbers:
-            work = FunctionWork(source, partial(_find_twice, workers=workers, across=across))
+            work = FunctionWork(source, partial(_find_twice, workers=workers, between_shards=between_shards))
             sized = ((units[n], sum(place.end - place.start for place in units[n].places)) for n in numbers)
             tasks = together(sized, task_bytes, most=_MOST_UNITS)
             with job.silent().run(work, opened, tasks, in_turn=workers > 1) as results:
                 yield from zip(numbers, chain.from_iterable(results), strict=True)
+
+
+def _ids_at_once(job: Job) -> int:
+    """Return how many ids a worker may have in memory: 128 MiB in all workers, and within the memory of the job."""
+    threads = job.executor.threads
+    at_once = max(2 * SORTED_AT_ONCE // threads, LEAST_AT_ONCE)
+    if job.memory_bytes is None:
+        return at_once
+    return min(at_once, max(job.memory_bytes // (BYTES_PER_ID * threads), LEAST_AT_ONCE))
 
 
 def near_job(checkpoint: Checkpoint, job: Job) -> Job:
@@ -143,7 +162,7 @@ def near_job(checkpoint: Checkpoint, job: Job) -> Job:
 def check_unique(checkpoint: Checkpoint, job: Job, places: Sequence[IdsAt], orders: Sequence[IdOrder]) -> None:
     """Raise CorruptError when an id occurs twice in a table; `places` are whole tables, with the orders of their ids.
 
-    Ids that do not ascend are read again.
+    IdTally that do not ascend are read again.
     """
     units = [unit for unit in _units(checkpoint, places, orders) if not unit.order.ascending]
     for number, repeated in search_units(checkpoint, near_job(checkpoint, job), units):
@@ -151,19 +170,20 @@ def check_unique(checkpoint: Checkpoint, job: Job, places: Sequence[IdsAt], orde
         _raise_repeated(first.entry.name, repeated, first.shard.file.path, checkpoint.version)
 
 
-def _units(checkpoint: Checkpoint, places: Sequence[IdsAt], orders: Sequence[IdOrder]) -> Iterable[Unit]:
+def _units(checkpoint: Checkpoint, places: Sequence[IdsAt], orders: Sequence[IdOrder]) -> Iterable[SearchUnit]:
     """Return the pieces of tables that can have equal ids: those of each shard, or all if a row is misplaced."""
     names = [checkpoint.shards[place.shard].tables[place.table].name for place in places]
     misplaced = {name for name, order in zip(names, orders, strict=True) if not order.placed}
-    units: dict[tuple[str, int], Unit] = {}
+    units: dict[tuple[str, int], SearchUnit] = {}
     for name, place, order in zip(names, places, orders, strict=True):
         key = name, -1 if name in misplaced else place.shard
         own, seen = units.get(key, ([], NO_IDS))
-        if own and own[-1][:3] == place[:3] and own[-1].end == place.start:  # one, so a task stays small
+        continues_last = own and own[-1][:3] == place[:3] and own[-1].end == place.start
+        if continues_last:  # one place instead of two, so a task stays small
             own[-1] = own[-1]._replace(end=place.end)
         else:
             own.append(place)
-        units[key] = Unit(own, seen.followed_by(order))
+        units[key] = SearchUnit(own, seen.followed_by(order))
     return units.values()
 
 
@@ -171,7 +191,8 @@ def check_unique_ids(checkpoint: Checkpoint, job: Job) -> None:
     """Read all ids of a checkpoint; CorruptError when one occurs twice in a table, or ids and rows differ in number."""
     total = total_id_bytes(checkpoint)
     job.reporter.start("reading ids", total)
-    task_bytes, orders = job.executor.task_bytes(total), list[IdOrder]()
+    task_bytes = job.executor.task_bytes(total)
+    orders: list[IdOrder] = []
     places = list(ids_at(checkpoint, task_bytes, values=False))
     with job.run(ids_work(checkpoint), checkpoint, in_tasks(places, task_bytes)) as results:
         for found in chain.from_iterable(results):

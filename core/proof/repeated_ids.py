@@ -7,7 +7,7 @@ Ids are sorted only to count and name those that occur twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from functools import partial
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -27,17 +27,16 @@ NAMED: Final = 3
 SORTED_ROWS: Final = 1 << 9
 """So few ids are sorted at once: that takes less time than buckets."""
 _NONE: Final = np.zeros(0, np.int64)
-Read: TypeAlias = Callable[[], bulk.I64]
+ReadIds: TypeAlias = Callable[[], bulk.I64]
 """Reads some ids, int64 [n]; each time it is called."""
 Repeated: TypeAlias = tuple[int, list[int]]
 """The number of ids that repeat another one, and the lowest of them."""
 
 
 class Search:
-    """Looks for ids that occur twice in one unit after the other; several threads use it.
+    """Looks for ids that occur twice; several threads use it, for one search after the other.
 
-    A unit are ids that can be equal. `at_once` is the number of ids that each worker may have in memory. That memory
-    is used again for the next unit.
+    `at_once` is the number of ids that each worker may have in memory. That memory is used again for the next search.
     """
 
     def __init__(self, at_once: int) -> None:
@@ -46,7 +45,7 @@ class Search:
         """Marks and sorts take twice the memory that buckets take for each id."""
         self._memory = ThreadMemory()
 
-    def repeated(self, reads: Sequence[Read], order: IdOrder, *, workers: int = 1, step: int = 1) -> Repeated:
+    def repeated(self, reads: Sequence[ReadIds], order: IdOrder, *, workers: int = 1, step: int = 1) -> Repeated:
         """Return what repeats among some ids, whose `order` is known: all are of one residue modulo `step`.
 
         Raises LockedError when the work is stopped.
@@ -59,27 +58,30 @@ class Search:
             return _counted([_repeated_ids(np.concatenate([_NONE, *(read() for read in reads)]))])
         if Buckets(order.rows, workers * self._at_once, self._memory).have_all_once(reads, workers):
             return 0, []
-        return _counted(list(self.again([reads], order.rows, workers)))
+        return _counted(list(self.repeats(reads, order.rows, workers)))
 
-    def across(self, groups: Sequence[Sequence[Read]], rows: int) -> Repeated:
-        """Return the same for ids of several groups; one that a group has twice counts once there."""
-        return _counted(list(self.again(groups, rows)))
+    def shared(self, groups: Sequence[Sequence[ReadIds]], rows: int) -> Repeated:
+        """Return what several groups share, of `rows` ids in all; an id that a group has twice counts once there."""
+        return _counted(list(self.shared_ids(groups, rows)))
 
-    def again(self, groups: Sequence[Sequence[Read]], rows: int, workers: int = 1) -> Iterator[bulk.I64]:
-        """Yield the ids that one group has again, once for each time; of several groups, those that several have."""
-        for parts in zip(*(self._turns(reads, rows, workers) for reads in groups), strict=True):
-            again = _repeated_ids(np.concatenate([*map(np.unique, parts)]) if len(parts) > 1 else parts[0])
-            yield np.unique(again) if len(parts) > 1 else again
+    def repeats(self, reads: Sequence[ReadIds], rows: int, workers: int = 1) -> Iterator[bulk.I64]:
+        """Yield the ids that occur again, among `rows` in all, once for each time."""
+        for ids in self._turns(reads, rows, workers):
+            yield _repeated_ids(ids)
 
-    def _turns(self, reads: Sequence[Read], rows: int, workers: int) -> Iterator[bulk.I64]:
+    def shared_ids(self, groups: Sequence[Sequence[ReadIds]], rows: int) -> Iterator[bulk.I64]:
+        """Yield the ids that several groups have, each once; `rows` are those of all groups."""
+        for parts in zip(*(self._turns(reads, rows) for reads in groups), strict=True):
+            of_groups = np.concatenate([np.unique(ids) for ids in parts])
+            yield np.unique(_repeated_ids(of_groups))
+
+    def _turns(self, reads: Sequence[ReadIds], rows: int, workers: int = 1) -> Iterator[bulk.I64]:
         """Yield the ids in turns, each with those of one hash: so many as one sort takes, of `rows` in all."""
-        bits = (max(-(-rows // self._sorted_at_once), 1) - 1).bit_length()
+        turns = max(-(-rows // self._sorted_at_once), 1)
+        bits = (turns - 1).bit_length()
         for turn in range(1 << bits):
-
-            def mine(read: Read, turn: int = turn) -> bulk.I64:
-                return _of_turn(read(), bits, turn)
-
-            yield _gathered(run_parallel(mine, reads, workers), rows >> bits)
+            ids_of_turn = partial(_ids_of_turn, bits=bits, turn=turn)
+            yield _gathered(run_parallel(ids_of_turn, reads, workers), rows >> bits)
 
 
 def _repeated_ids(ids: bulk.I64) -> bulk.I64:
@@ -90,18 +92,21 @@ def _repeated_ids(ids: bulk.I64) -> bulk.I64:
 
 
 def _counted(found: Sequence[bulk.I64]) -> Repeated:
-    lowest = sorted(chain.from_iterable(np.unique(ids)[:NAMED].tolist() for ids in found if len(ids)))[:NAMED]
-    return sum(map(len, found)), lowest
+    lowest: list[int] = []
+    for ids in found:
+        lowest += np.unique(ids)[:NAMED].tolist()
+    return sum(map(len, found)), sorted(lowest)[:NAMED]
 
 
-def _fill_marks(reads: Sequence[Read], order: IdOrder, span: int, step: int) -> bool:
+def _fill_marks(reads: Sequence[ReadIds], order: IdOrder, span: int, step: int) -> bool:
     """Say whether as many marks are set as there are ids, with a mark for each id that there can be.
 
     Ten times as fast as sorting, and within its memory, where the ids fill a good part of that range.
     """
     marked = np.zeros(span, np.bool_)
     for read in reads:
-        marked[(read() - order.lowest) // step if step > 1 else read() - order.lowest] = True
+        places = read() - order.lowest
+        marked[places // step if step > 1 else places] = True
     return int(np.count_nonzero(marked)) == order.rows
 
 
@@ -117,10 +122,11 @@ def _gathered(parts: Iterable[bulk.I64], expected: int) -> bulk.I64:
     return gathered[:count]
 
 
-def _of_turn(ids: bulk.I64, bits: int, turn: int) -> bulk.I64:
-    """Return the ids whose hash has a number in its highest bits."""
+def _ids_of_turn(read: ReadIds, bits: int, turn: int) -> bulk.I64:
+    """Return the ids whose hash has the number of the turn in its highest bits."""
+    ids = read()
     if not bits:
         return ids
-    mixed: bulk.U64 = (ids.view(np.uint64) * np.uint64(bulk.CHUNK_STEP)) >> np.uint64(64 - bits)
-    own: bulk.I64 = ids[mixed == turn]
-    return own
+    hashes = ids.view(np.uint64) * np.uint64(bulk.CHUNK_STEP)
+    of_turn: bulk.I64 = ids[(hashes >> np.uint64(64 - bits)) == turn]
+    return of_turn

@@ -25,10 +25,10 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.placement import misplaced, owners
 from edl_ckpt.core.model.tables import DenseEntry, Extent, ShardIndex, TableEntry
 from edl_ckpt.core.operations.verify.findings import NAMED, Report
-from edl_ckpt.core.proof.duplicates import Unit, near_job, reads_of, search_units
+from edl_ckpt.core.proof.duplicates import SearchUnit, near_job, reads_of, search_units
 from edl_ckpt.core.proof.fingerprint import Fingerprint, fingerprint_of, value_bytes
 from edl_ckpt.core.proof.id_order import NO_IDS
-from edl_ckpt.core.proof.id_pass import Ids, ids_work
+from edl_ckpt.core.proof.id_pass import IdTally, ids_work
 from edl_ckpt.core.proof.repeated_ids import SORTED_AT_ONCE, Repeated, Search
 from edl_ckpt.core.proof.sealing import ChunkSums
 from edl_ckpt.core.proof.values import HUGE_EXPONENT, Bundles, ValueOptions, odd_rows, read_values
@@ -60,7 +60,12 @@ def ids_of(
         for shard, entry in within:
             pieces = [IdPiece(shard, entry, run, run.start, run.end) for run in entry.ids]
             groups.append(reads_of(checkpoint, pieces))
-        yield from Search(SORTED_AT_ONCE).again(groups, sum(entry.rows for _, entry in within))
+        search = Search(SORTED_AT_ONCE)
+        total_rows = sum(entry.rows for _, entry in within)
+        if len(groups) == 1:
+            yield from search.repeats(groups[0], total_rows)
+        else:
+            yield from search.shared_ids(groups, total_rows)
         return
     for shard, entry in within:
         part, file, width = extent or entry.values, shard.file, max(entry.row_bytes, 1)
@@ -101,9 +106,9 @@ class ContentCheck:
         self.report = report
         self.job = job
         self._places: list[IdsAt] = []
-        self._tables: dict[tuple[int, str], Unit] = {}
+        self._tables: dict[tuple[int, str], SearchUnit] = {}
         """By the number of shards of the set, and the name."""
-        self._unsure: list[Unit] = []
+        self._unsure: list[SearchUnit] = []
         self._beside = Beside(2)
         self._search: Future[list[tuple[int, Repeated]]] | None = None
         self._pass: Future[None] | None = None
@@ -163,11 +168,12 @@ class ContentCheck:
             for key, pieces in groupby(read, key=lambda pair: (pair[0].shard, pair[0].table)):
                 if seen and stop_requested():
                     raise LockedError("stopped")
-                unit, numbered = Ids(), list[IdsAt]()
-                for place, ids in pieces:
-                    numbered.append(place._replace(first_row=unit.order.rows, rows=ids.order.rows))
-                    unit.add(ids)
-                self._sound &= self._finish_unit(unit, numbered)
+                tally = IdTally()
+                numbered: list[IdsAt] = []
+                for place, of_place in pieces:
+                    numbered.append(place._replace(first_row=tally.order.rows, rows=of_place.order.rows))
+                    tally.add(of_place)
+                self._sound &= self._finish_unit(tally, numbered)
                 seen.add(key)
         for number, shard in enumerate(checkpoint.shards):
             for at, entry in enumerate(shard.tables):
@@ -205,7 +211,7 @@ class ContentCheck:
         """Stop what still runs beside."""
         self._beside.close()
 
-    def _finish_unit(self, found: Ids, places: list[IdsAt]) -> bool:
+    def _finish_unit(self, found: IdTally, places: list[IdsAt]) -> bool:
         """Report what was found in one table of one shard; return whether it has as many ids as rows."""
         shard = self.checkpoint.shards[places[0].shard]
         entry = shard.tables[places[0].table]
@@ -220,11 +226,11 @@ class ContentCheck:
                 ids = np.concatenate(found.kept)
                 self._report_duplicates(shard, entry, Search(len(ids)).repeated([lambda: ids], found.order))
             else:
-                self._unsure.append(Unit(list(places), found.order))
+                self._unsure.append(SearchUnit(list(places), found.order))
         found.kept.clear()
         self._places += places
         key = shard.file.ps_num, entry.name
-        table = self._tables.get(key, Unit([], NO_IDS))
+        table = self._tables.get(key, SearchUnit([], NO_IDS))
         table.places.extend(places)
         self._tables[key] = table._replace(order=table.order.followed_by(found.order))
         self._passed.put(places)
@@ -261,14 +267,16 @@ class ContentCheck:
 
     def _report_across(self) -> None:
         """Report ids that several shards have: only a table whose rows are not all in their shards can have any."""
-        several: dict[str, Unit] = {}
+        several: dict[str, SearchUnit] = {}
         for (_, name), unit in self._tables.items():
             shards = {place.shard for place in unit.places}
             if not unit.order.placed and len(shards) > 1:
                 several[name] = unit
         names, units = list(several), list(several.values())
         some = sorted(number for number, (count, _) in search_units(self.checkpoint, self.job, units) if count)
-        for number, (count, named) in search_units(self.checkpoint, self.job, [units[n] for n in some], across=True):
+        for number, (count, named) in search_units(
+            self.checkpoint, self.job, [units[n] for n in some], between_shards=True
+        ):
             if count:
                 ids = ", ".join(map(str, named))
                 are = f"{counted(count, 'id')} {'is' if count == 1 else 'are'} in several shards"
@@ -276,7 +284,7 @@ class ContentCheck:
                 table = names[some[number]]
                 self._of_ids.add("duplicate-id", message, path=self.version.path, subject=table, ids=named, count=count)
 
-    def _report_counts(self, shard: ShardIndex, entry: TableEntry, counts: Ids) -> None:
+    def _report_counts(self, shard: ShardIndex, entry: TableEntry, counts: IdTally) -> None:
         if counts.misplaced:
             rule, count = self.checkpoint.placement(entry.name), shard.file.ps_num
             belong = owners(rule, np.array(counts.examples, np.int64), count)
