@@ -24,7 +24,7 @@ from edl_ckpt.core.base.words import abridged, counted
 from edl_ckpt.core.reading.aliases import Path, path_name
 from edl_ckpt.core.training.objects.graph import Match, Pair, leaves_of
 from edl_ckpt.core.training.objects.tracking import Binding, Child, Trackable, TrackedDict, TrackedList, is_leaf
-from edl_ckpt.core.training.objects.values import SavedValues, shape_of, why_not
+from edl_ckpt.core.training.objects.values import SavedValues, shape_of, why_fixed
 
 SAVE_COUNTER = "save_counter"
 """The name of the counter of saves: it does not count as a match, and a version of others lacks it."""
@@ -145,7 +145,7 @@ class Restoration:
         found: dict[Path, str] = {}
         for pair in pairs:
             here, there = shape_of(pair.child.value, path_name(pair.edge)), self.values.shapes.get(pair.path)
-            fault = why_not(pair.child)
+            fault = why_fixed(pair.child)
             if self.has_restored(pair.child.value) or (here == there and not fault):
                 good.append(pair)
             elif fault:

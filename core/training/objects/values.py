@@ -69,7 +69,8 @@ class SavedValues:
         if ALIASES in dense:
             dense.remove(ALIASES)
             aliases = parse_aliases(checkpoint.variable(ALIASES), checkpoint.version.ref)
-        self._dense, self._tables = _by_path(dense), _by_path(checkpoint.table_names)
+        self._dense = _by_path(dense)
+        self._tables = _by_path(checkpoint.table_names)
         self.names = SavedPaths(frozenset(self._dense) | frozenset(self._tables), aliases)
         self.shapes = {path: self._shape(path) for path in self.names.paths}
 
@@ -83,7 +84,7 @@ class SavedValues:
     def read_into(self, path: Path, child: Child) -> Any:
         """Read a value into the object of a program, or in its place; return the object that has the value now.
 
-        Shapes and dtypes are equal, and `why_not` has no objection. Large arrays are read right into their memory.
+        Shapes and dtypes are equal, and `why_fixed` has no objection. Large arrays are read right into their memory.
         """
         if is_stateful(child.value):
             leaf = torch_tensor if is_of(child.value, "torch") else np.asarray
@@ -94,16 +95,18 @@ class SavedValues:
                 child.value.load_state_dict(state)
             return child.value
         if is_table(child.value):
-            table, value = self._read_table(path, child.value), child.value
-            return value.assign(table) if isinstance(value, EmbeddingTable) else _replaced(child, table)
-        memory = _memory_of(child.value)
+            table = self._read_table(path, child.value)
+            if isinstance(child.value, EmbeddingTable):
+                return child.value.assign(table)
+            return put_in_place(child, table)
+        memory = writable_memory(child.value)
         if memory is not None:
             shard, entry = self.checkpoint.find_variable(self._dense[path])
             self.checkpoint.reader(shard, entry.values).read_into(
                 entry.values.start, memory.reshape(-1).view(np.uint8).data
             )
             return child.value
-        return _put_array(child, self.checkpoint.variable(self._dense[path], bits=True), path_name(path))
+        return write_array(child, self.checkpoint.variable(self._dense[path], bits=True), path_name(path))
 
     def _read_table(self, path: Path, like: Any) -> Table:
         """Read a whole table; bfloat16, which numpy lacks, in the form that the program has it in."""
@@ -121,16 +124,17 @@ def _by_path(names: Iterable[str]) -> dict[Path, str]:
     return {parse_name(name): name for name in ours_last}
 
 
-def _memory_of(value: object) -> npt.NDArray[Any] | None:
+def writable_memory(value: object) -> npt.NDArray[Any] | None:
     """Return the memory of an array if bytes of a checkpoint can be read right into it."""
     if type(value) not in {np.ndarray, np.memmap, Variable}:
         return None
     array = np.asarray(value)
-    good = array.flags.writeable and array.flags.c_contiguous and array.dtype == array.dtype.newbyteorder("<")
-    return array if good and array.size else None
+    is_little_endian = array.dtype == array.dtype.newbyteorder("<")
+    is_plain = array.flags.writeable and array.flags.c_contiguous and is_little_endian
+    return array if is_plain and array.size else None
 
 
-def why_not(child: Child) -> str:
+def why_fixed(child: Child) -> str:
     """Return why the value of an edge can be neither changed nor replaced, '' when it can."""
     value = child.value
     if is_stateful(value) or isinstance(value, EmbeddingTable) or callable(getattr(value, "assign", None)):
@@ -142,7 +146,7 @@ def why_not(child: Child) -> str:
     return "it cannot be changed in place: it has no assign(value)"
 
 
-def _put_array(child: Child, data: npt.NDArray[Any], name: str) -> Any:
+def write_array(child: Child, data: npt.NDArray[Any], name: str) -> Any:
     """Write a value into an object: by its `assign`, into its memory, or into its place."""
     value = child.value
     if is_of(value, "torch"):
@@ -153,18 +157,19 @@ def _put_array(child: Child, data: npt.NDArray[Any], name: str) -> Any:
         value.assign(to_tensor(data))
         return value
     if is_of(value, "jax", "jaxlib"):
-        return _replaced(child, library("jax", "jax").numpy.asarray(data))
+        return put_in_place(child, library("jax", "jax").numpy.asarray(data))
     data = data.view(as_array(value, name).dtype.newbyteorder("<"))  # bfloat16 has two forms
     if callable(getattr(value, "assign", None)):
         value.assign(data)
     elif isinstance(value, np.ndarray) and value.flags.writeable:
         value[...] = data
     else:
-        return _replaced(child, data[()] if isinstance(value, np.generic) else data)
+        return put_in_place(child, data[()] if isinstance(value, np.generic) else data)
     return value
 
 
-def _replaced(child: Child, value: Any) -> Any:
+def put_in_place(child: Child, value: Any) -> Any:
+    """Put a value in the place of the old one, where the object that has it allows that; return the value."""
     if child.put is not None:
         child.put(value)
     return value
