@@ -36,6 +36,7 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import escaped
 from edl_ckpt.core.reading.aliases import ALIASES, own_name, path_name
 from edl_ckpt.core.training.objects.graph import alias_variable, walk
+from edl_ckpt.core.training.objects.program_values import state_of
 from edl_ckpt.core.training.objects.restoration import SAVE_COUNTER, LoadStatus, NothingRestored, Restoration
 from edl_ckpt.core.training.objects.tracking import (
     Child,
@@ -46,7 +47,6 @@ from edl_ckpt.core.training.objects.tracking import (
     is_node,
     is_stateful,
 )
-from edl_ckpt.core.training.objects.values import state_of
 from edl_ckpt.core.training.objects.variable import Variable
 
 

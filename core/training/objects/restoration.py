@@ -23,8 +23,9 @@ from edl_ckpt.core.base.errors import MismatchError
 from edl_ckpt.core.base.words import abridged, counted
 from edl_ckpt.core.reading.aliases import Path, path_name
 from edl_ckpt.core.training.objects.graph import Match, Pair, leaves_of
+from edl_ckpt.core.training.objects.program_values import shape_of, why_fixed
 from edl_ckpt.core.training.objects.tracking import Binding, Child, Trackable, TrackedDict, TrackedList, is_leaf
-from edl_ckpt.core.training.objects.values import SavedValues, shape_of, why_fixed
+from edl_ckpt.core.training.objects.values import SavedValues
 
 SAVE_COUNTER = "save_counter"
 """The name of the counter of saves: it does not count as a match, and a version of others lacks it."""
