@@ -1,18 +1,12 @@
 """What small files of a listing say, remembered between two listings: the indexes of a thousand steps are read once.
 
-What is remembered of a location is one file in a directory of the user's own, never in the location. Each entry is
-known by its path, its size, its time and its inode, or by its mark on object storage. Only what a whole read said is
-remembered, and never an error: one bad read must not be a fact for ever. A file of other code than this, with another
-checksum or of another kind counts as none, and one that cannot be written is no error.
+Each entry is known by its path, its size, its time and its inode, or by its mark on object storage. Only what a whole
+read said is remembered, and never an error: one bad read must not be a fact for ever.
 """
 
 from __future__ import annotations
 
-import functools
-import json
 import os
-import stat
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,19 +15,16 @@ from typing import Any, Final
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
-from edl_ckpt.core.base.version import VERSION
+from edl_ckpt.core.catalog.remembered_digests import code_revision, digests_file, load_digests, save_digests
 from edl_ckpt.core.sources.hostile import hostile_bytes
 from edl_ckpt.core.sources.interface import Digest, NotOfFormatError, OtherFormatError
 from edl_ckpt.core.state.user_cache import cache_directory
-from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.interface import BytesReader, Entry, RangeReader, Store
 
 _HEAD_BYTES: Final = 64 << 20
 _ONE_REQUEST_BYTES: Final = 8 << 20
 """Where a read takes a request, a file of so many bytes is one request; of a larger one, only what is asked for."""
-_MOST_BYTES: Final = 64 << 20
-_SCHEMA: Final = "edl-ckpt/digests/2"
 _FRESH_SECONDS: Final = 2.0
 """A file that was written so short a time ago may be written again with the same size and time."""
 _IN_PROCESSES: Final = 64
@@ -62,8 +53,8 @@ class SmallReads:
         if not wanted:
             return []
         keys = [_key(entry, digest) for entry, digest in wanted]
-        path = _file_of(self._store, code_revision(tuple(sorted({digest.__module__ for _, digest in wanted}))))
-        remembered = _load(path) if path else {}
+        path = digests_file(self._store, code_revision(tuple(sorted({digest.__module__ for _, digest in wanted}))))
+        remembered = load_digests(path) if path else {}
         known: dict[str, Any] = {}
         unknown: dict[str, tuple[Entry, Digest]] = {}
         for key, pair in zip(keys, wanted, strict=True):
@@ -76,7 +67,7 @@ class SmallReads:
             facts = {key: made[key] for key, (entry, _) in unknown.items() if _is_fact(made[key], entry)}
             # A second look is one at some files of the listing, so it forgets no others.
             others = {key: value for key, value in remembered.items() if key not in made} if again else known
-            _save(path, others | facts)
+            save_digests(path, others | facts)
         found = known | made
         return [_value(found[key], entry) for key, (entry, _) in zip(keys, wanted, strict=True)]
 
@@ -156,69 +147,3 @@ def read_small(store: Store, entry: Entry, most: int) -> bytes:
 
 def _key(entry: Entry, digest: Digest) -> str:
     return f"{digest.__module__}:{entry.size_bytes}:{entry.modified}:{entry.mark}:{entry.relative}"
-
-
-@functools.cache
-def code_revision(modules: tuple[str, ...]) -> str:
-    """Return a digest of the code of formats: what another revision of it said is not what this one says."""
-    import hashlib  # only locations with such files need it
-
-    known = hashlib.blake2b(f"{VERSION} {_SCHEMA}".encode(), digest_size=8)
-    for module in modules:
-        file = sys.modules[module].__file__ if module in sys.modules else None
-        folder = os.path.dirname(file or "")
-        with suppress(OSError):  # without its source, the release must do
-            for name in sorted(os.listdir(folder)):
-                if name.endswith(".py"):
-                    with open(os.path.join(folder, name), "rb") as source:
-                        known.update(source.read())
-    return known.hexdigest()
-
-
-def _file_of(store: Store, revision: str) -> str:
-    if not cache_directory():
-        return ""
-    import hashlib  # only locations with such files need it
-
-    place = f"{store.location.absolute}\0{revision}".encode("utf-8", "surrogatepass")
-    return os.path.join(cache_directory(), f"{hashlib.blake2b(place, digest_size=12).hexdigest()}.json")
-
-
-def _sum(digests: bytes) -> str:
-    import hashlib  # only locations with such files need it
-
-    return hashlib.blake2b(digests, digest_size=16).hexdigest()
-
-
-def _load(path: str) -> dict[str, Any]:
-    """Return what a file remembers; {} where it is none, or not as this code wrote it."""
-    with suppress(OSError, ValueError, RecursionError):
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would block
-        with open(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return {}
-            head, _, text = file.read(_MOST_BYTES).partition(b"\n")
-        if head == _head(text):
-            digests = json.loads(text)
-            if isinstance(digests, dict) and all(map(_is_remembered, digests.values())):
-                return digests
-    return {}
-
-
-def _is_remembered(made: object) -> bool:
-    """Return True for what `_digest` returns of a file that it could read."""
-    return isinstance(made, dict) and "is" in made
-
-
-def _head(text: bytes) -> bytes:
-    """Return the first line of a file: the schema, and the checksum of what follows."""
-    return f"{_SCHEMA} {_sum(text)}".encode()
-
-
-def _save(path: str, digests: dict[str, Any]) -> None:
-    text = json.dumps(digests).encode()
-    folder, name = os.path.split(path)
-    with suppress(OSError, EdlCkptError):
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        with Directory.open(folder) as directory:
-            directory.replace(name, _head(text) + b"\n" + text, flush=False)

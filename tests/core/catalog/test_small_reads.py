@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from edl_ckpt.core import list_versions
-from edl_ckpt.core.catalog import small_reads
+from edl_ckpt.core.catalog import remembered_digests, small_reads
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.state import user_cache
 from edl_ckpt.core.storage.local import LocalReader
@@ -96,7 +96,7 @@ def test_a_remembered_index_is_read_again_before_a_step_is_torn(location: Path, 
     digests = json.loads(text)
     (digest,) = digests.values()
     digest["is"]["__9_0.distcp"] = 10
-    small_reads._save(str(file), digests)
+    remembered_digests.save_digests(str(file), digests)
     assert listed(location).lacks == ()
 
 
