@@ -53,25 +53,23 @@ class SmallReads:
         if not wanted:
             return []
         keys = [_key(entry, digest) for entry, digest in wanted]
-        path = digests_file(self._store, code_revision(tuple(sorted({digest.__module__ for _, digest in wanted}))))
+        modules = sorted({digest.__module__ for _, digest in wanted})
+        path = digests_file(self._store, code_revision(tuple(modules)))
         remembered = load_digests(path) if path else {}
-        known: dict[str, Any] = {}
-        unknown: dict[str, tuple[Entry, Digest]] = {}
-        for key, pair in zip(keys, wanted, strict=True):
-            if key in remembered and not again:
-                known[key] = remembered[key]
-            else:
-                unknown[key] = pair
-        made = dict(zip(unknown, self._make(list(unknown.values())), strict=True))
-        if path and made:
-            facts = {key: made[key] for key, (entry, _) in unknown.items() if _is_fact(made[key], entry)}
-            # A second look is one at some files of the listing, so it forgets no others.
-            others = {key: value for key, value in remembered.items() if key not in made} if again else known
-            save_digests(path, others | facts)
-        found = known | made
-        return [_value(found[key], entry) for key, (entry, _) in zip(keys, wanted, strict=True)]
+        usable = {} if again else {key: remembered[key] for key in keys if key in remembered}
+        to_read = {key: pair for key, pair in zip(keys, wanted, strict=True) if key not in usable}
+        from_files = dict(zip(to_read, self._read_all(list(to_read.values())), strict=True))
+        if path and from_files:
+            # A listing forgets the files that are gone. A second look is one at some files, so it forgets none.
+            kept = remembered if again else usable
+            new = {key: made for key, made in from_files.items() if _is_fact(made, to_read[key][0])}
+            kept = {key: made for key, made in kept.items() if key not in from_files}
+            save_digests(path, kept | new)
+        results = usable | from_files
+        return [_value(results[key], entry) for key, (entry, _) in zip(keys, wanted, strict=True)]
 
-    def _make(self, wanted: list[tuple[Entry, Digest]]) -> list[Any]:
+    def _read_all(self, wanted: list[tuple[Entry, Digest]]) -> list[Any]:
+        """Return the digests of files: by threads on a network, by processes where that takes less time, else here."""
         digest = partial(_digest, self._store)
         if self._store.properties.round_trips:
             return list(run_parallel(digest, wanted, REMOTE_WORKERS))
@@ -79,8 +77,8 @@ class SmallReads:
             return [digest(pair) for pair in wanted]
         begun = time.process_time()
         first = [digest(pair) for pair in wanted[:_FIRST]]
-        remaining = wanted[_FIRST:]
         seconds_each = (time.process_time() - begun) / _FIRST
+        remaining = wanted[_FIRST:]
         if seconds_each * len(remaining) > _START_SECONDS:
             with suppress(OSError):
                 return first + _in_processes(self._store, remaining)
@@ -93,6 +91,7 @@ def _is_fact(made: Any, entry: Entry) -> bool:
 
 
 def _in_processes(store: Store, wanted: list[tuple[Entry, Digest]]) -> list[Any]:
+    """Return the digests of files, of which this process reads the first share, and others read the rest."""
     import multiprocessing  # only for many files: it takes 20 ms
     from concurrent.futures import ProcessPoolExecutor
 
@@ -106,7 +105,7 @@ def _in_processes(store: Store, wanted: list[tuple[Entry, Digest]]) -> list[Any]
 
 
 def _digest(store: Store, pair: tuple[Entry, Digest]) -> Any:
-    """Return the digest of a file, as a JSON value; an error as its kind, its message and its offset."""
+    """Return the digest of a file, `{"is": JSON}`; or the error of its content or of the storage, as a dict."""
     entry, digest = pair
     try:
         with _opened(store, entry) as file, hostile_bytes(entry.path):
@@ -128,6 +127,7 @@ def _opened(store: Store, entry: Entry) -> RangeReader:
 
 
 def _value(made: Any, entry: Entry) -> Any:
+    """Return the digest that `_digest` has made; an error as an EdlCkptError of the file."""
     if "fault" in made:
         return made["fault"].error()
     if "error" not in made:
