@@ -23,9 +23,9 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, TENSOR_DTYPES, item_type
 from edl_ckpt.core.proof.box_sketch import ArrayForm, add_box, whole_sketch
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, Forms
-from edl_ckpt.core.sources.dcp.boxes import untiled
 from edl_ckpt.core.sources.dcp.metadata import SavedBox
 from edl_ckpt.core.sources.dcp.table_names import has_raw_ids, owners_of
+from edl_ckpt.core.sources.dcp.tiling import untiled
 from edl_ckpt.core.sources.steps.content import INITIALIZER
 
 SYSTEMS: Final = ("dcp", "safetensors")

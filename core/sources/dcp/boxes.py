@@ -1,25 +1,22 @@
-"""Tensors that were saved in boxes: whether the boxes tile the shape, and how a reader gathers the rows from them."""
+"""Tensors that were saved in boxes, and the rows that a reader gathers from them."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Final
 
-from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
+from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.model.dtypes import TENSOR_DTYPES, DType
-from edl_ckpt.core.model.tables import Box, Extent, GatheredRows, Problem
+from edl_ckpt.core.model.tables import Box, Extent, GatheredRows
 from edl_ckpt.core.sources.dcp.metadata import IndexedTensor, Item, SavedBox
 from edl_ckpt.core.sources.steps.content import Found
 from edl_ckpt.core.sources.torch.tensors import ItemValues, in_c_order
 
 _MOST_BOXES: Final = 1 << 16
 """A tensor in more pieces is not gathered: each piece takes memory."""
-_MOST_SPLIT: Final = 8
-"""In so many dimensions a tensor may be split."""
 _ROW_BYTES: Final = 64 << 10
 """Of a tensor with one dimension, elements are read together up to this size."""
 
@@ -103,43 +100,6 @@ class SavedTensor:
     def size_bytes(self) -> int:
         """Return the bytes of all its elements."""
         return math.prod(self.tensor.shape) * self.dtype.itemsize
-
-
-def problem_of(error: CorruptError | UnsupportedError, name: str, offset: int | None = None) -> Problem:
-    """Return the fault of a tensor as a problem of its shard; what is unsupported is left out, and stops nothing."""
-    offset = offset if error.offset is None else error.offset
-    if isinstance(error, CorruptError):
-        return Problem(error.code, name, offset, error.message)
-    return Problem("unsupported-item", name, offset, error.message, warning=True, unread=True)
-
-
-def untiled(shape: Sequence[int], pieces: Sequence[SavedBox]) -> str:
-    """Return why some boxes do not tile a shape exactly; '' when they do.
-
-    Count each corner of each box, with a sign that alternates from corner to corner: the sums over all boxes are those
-    of the shape alone if and only if each element is in one box.
-
-    >>> untiled([4], [SavedBox((0,), (3,)), SavedBox((3,), (1,))])
-    ''
-    >>> untiled([4], [SavedBox((0,), (3,)), SavedBox((2,), (2,))])
-    'its 2 boxes overlap, or leave a gap'
-    """
-    split = [axis for axis, size in enumerate(shape) if not all(_spans(piece, axis, size) for piece in pieces)]
-    if len(split) > _MOST_SPLIT:
-        raise UnsupportedError(f"it is split in {len(split)} dimensions")
-    corners: Counter[tuple[int, ...]] = Counter()
-    for sign, boxes in ((1, pieces), (-1, [SavedBox((0,) * len(shape), tuple(shape))])):
-        for box in boxes:
-            edges = [((box.offsets[axis], 1), (box.offsets[axis] + box.sizes[axis], -1)) for axis in split]
-            for corner in product(*edges):
-                place = tuple(edge for edge, _ in corner)
-                corners[place] += sign * math.prod(edge_sign for _, edge_sign in corner)
-    return f"its {len(pieces)} boxes overlap, or leave a gap" if any(corners.values()) else ""
-
-
-def _spans(piece: SavedBox, axis: int, size: int) -> bool:
-    """Return True for a box that has all of a dimension of this size."""
-    return piece.offsets[axis] == 0 and piece.sizes[axis] == size
 
 
 def gathered(shape: Sequence[int], parts: Sequence[BoxValues], number: Callable[[Found], int]) -> GatheredRows:

@@ -14,12 +14,13 @@ from edl_ckpt.core.model.dtypes import DTYPES, TENSOR_DTYPES, item_type
 from edl_ckpt.core.model.tables import Box, DenseEntry, Extent, GatheredRows, Problem, StoredSum
 from edl_ckpt.core.sources.dcp import metadata
 from edl_ckpt.core.sources.dcp.archives import read_values
-from edl_ckpt.core.sources.dcp.boxes import BoxValues, SavedTensor, gathered, problem_of, untiled
+from edl_ckpt.core.sources.dcp.boxes import BoxValues, SavedTensor, gathered
 from edl_ckpt.core.sources.dcp.metadata import IndexedTensor, Item, SavedBox
 from edl_ckpt.core.sources.dcp.names import shown_names
 from edl_ckpt.core.sources.dcp.pickles import uncollected
 from edl_ckpt.core.sources.dcp.tables import add_tables
-from edl_ckpt.core.sources.steps.content import Content, Found
+from edl_ckpt.core.sources.dcp.tiling import untiled
+from edl_ckpt.core.sources.steps.content import Content, Found, problem_of
 from edl_ckpt.core.sources.torch.tensors import ItemValues
 from edl_ckpt.core.storage.interface import RangeReader
 

@@ -17,9 +17,9 @@ from typing import Final
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import Box, Encoding, Extent, GatheredRows, IdRun, Problem, TableEntry, TableInfo
-from edl_ckpt.core.sources.dcp.boxes import BoxValues, SavedTensor, problem_of, table_boxes
+from edl_ckpt.core.sources.dcp.boxes import BoxValues, SavedTensor, table_boxes
 from edl_ckpt.core.sources.dcp.table_names import KEPT, owners_of
-from edl_ckpt.core.sources.steps.content import ShardContent
+from edl_ckpt.core.sources.steps.content import ShardContent, problem_of
 
 _PADDING: Final = ((1 << 63) - 1).to_bytes(8, "little")
 """The padding id of MCH."""

@@ -27,9 +27,10 @@ from edl_ckpt.core.base.words import abridged, counted, ends_early
 from edl_ckpt.core.model.dtypes import DTYPES, TENSOR_DTYPES, DType, item_type
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import DenseEntry, Encoding, Extent, FileNote, IdRun, Problem, TableEntry, TableInfo
-from edl_ckpt.core.sources.dcp.boxes import BoxValues, SavedTensor, untiled
+from edl_ckpt.core.sources.dcp.boxes import BoxValues, SavedTensor
 from edl_ckpt.core.sources.dcp.indexing import add_variable
 from edl_ckpt.core.sources.dcp.metadata import IndexedTensor, Item, SavedBox
+from edl_ckpt.core.sources.dcp.tiling import untiled
 from edl_ckpt.core.sources.recognised import recognised_file
 from edl_ckpt.core.sources.safetensors.parts import INFO, Part, PartName, beside_wholes, hull, offsets_in, part_named
 from edl_ckpt.core.sources.safetensors.sets import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from typing import Final
 
-from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.model.tables import (
     Box,
@@ -140,3 +140,11 @@ class Content:
     def indexes(self) -> list[ShardIndex]:
         """Return the shards whose files are sound, in order."""
         return [shard.as_index(self.version.version) for _, shard in sorted(self.shards.items())]
+
+
+def problem_of(error: CorruptError | UnsupportedError, name: str, offset: int | None = None) -> Problem:
+    """Return the fault of a tensor as a problem of its shard; what is unsupported is left out, and stops nothing."""
+    offset = offset if error.offset is None else error.offset
+    if isinstance(error, CorruptError):
+        return Problem(error.code, name, offset, error.message)
+    return Problem("unsupported-item", name, offset, error.message, warning=True, unread=True)

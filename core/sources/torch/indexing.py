@@ -15,13 +15,14 @@ from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedErr
 from edl_ckpt.core.base.words import abridged
 from edl_ckpt.core.model.dtypes import DTYPES, item_type
 from edl_ckpt.core.model.tables import DenseEntry, Extent, Problem, StoredSum
-from edl_ckpt.core.sources.dcp.boxes import BoxValues, SavedTensor, problem_of, untiled
+from edl_ckpt.core.sources.dcp.boxes import BoxValues, SavedTensor
 from edl_ckpt.core.sources.dcp.indexing import add_variable
 from edl_ckpt.core.sources.dcp.metadata import IndexedTensor, Item, SavedBox
 from edl_ckpt.core.sources.dcp.names import shown_names
 from edl_ckpt.core.sources.dcp.tables import add_tables
+from edl_ckpt.core.sources.dcp.tiling import untiled
 from edl_ckpt.core.sources.interface import NotOfFormatError
-from edl_ckpt.core.sources.steps.content import Content, Found
+from edl_ckpt.core.sources.steps.content import Content, Found, problem_of
 from edl_ckpt.core.sources.steps.interface import read_head
 from edl_ckpt.core.sources.torch.files import FileContents, FileTensor, FileValue, open_file
 from edl_ckpt.core.sources.torch.format import files_in_index

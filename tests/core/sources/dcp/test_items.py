@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from edl_ckpt.core import open_checkpoint
 from edl_ckpt.core.model.tables import Problem
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.sources.dcp.boxes import untiled
 from edl_ckpt.core.sources.dcp.metadata import SavedBox
+from edl_ckpt.core.sources.dcp.tiling import untiled
 from torch_items import Saved, boxes, tensor_pickle, write_step
 
 USER = "model.ebc.embedding_bags.user.weight"
