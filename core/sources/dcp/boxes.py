@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from operator import add, mul
 from typing import Final
 
 from edl_ckpt.core.base.errors import UnsupportedError
@@ -18,7 +19,7 @@ from edl_ckpt.core.sources.torch.tensors import ItemValues, in_c_order
 _MOST_BOXES: Final = 1 << 16
 """A tensor in more pieces is not gathered: each piece takes memory."""
 _ROW_BYTES: Final = 64 << 10
-"""Of a tensor with one dimension, elements are read together up to this size."""
+"""Of a tensor with one dimension, elements are read together up to this size: a row of `_as_matrix`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,46 +36,85 @@ class BoxValues:
         """Return the bytes of an element."""
         return TENSOR_DTYPES[self.values.dtype].itemsize
 
-    def _run(self, shape: Sequence[int], axis: int) -> tuple[int, int]:
-        """Return (bytes, dimension): so many follow each other in a row and in the storage, from the dimension on."""
-        sizes, run, begin = self.piece.sizes, self.itemsize, len(shape)
-        while begin > axis and (sizes[begin - 1] == 1 or self.values.strides[begin - 1] == run):
-            begin -= 1
-            run *= sizes[begin]
-            if sizes[begin] != shape[begin]:
-                break
-        return run, begin
-
-    def _outer(self, shape: Sequence[int], axis: int) -> int:
-        """Return the first dimension from which on rows of the box follow each other in the shape."""
-        return max((n for n in range(1, axis) if self.piece.sizes[n] != shape[n]), default=0)
-
-    def count(self, shape: Sequence[int], axis: int) -> int:
-        """Return in how many pieces a reader finds it, where a row has the dimensions of the shape from `axis` on."""
+    def cut(self, shape: Sequence[int], axis: int) -> BoxCut:
+        """Return the box cut into pieces for a reader of the rows of a shape, whose columns begin at `axis`."""
         sizes = self.piece.sizes
-        return math.prod((*sizes[: self._outer(shape, axis)], *sizes[axis : self._run(shape, axis)[1]]))
-
-    def pieces(self, shape: Sequence[int], axis: int, file: int) -> Iterator[Box]:
-        """Yield these pieces; `file` is the number of its file."""
-        sizes, strides = self.piece.sizes, self.values.strides
-        (run, begin), outer = self._run(shape, axis), self._outer(shape, axis)
-        counted, steps = sizes[outer:axis], strides[outer:axis]
-        length = run + sum((size - 1) * step for size, step in zip(counted, steps, strict=True))
-        walk = () if in_c_order(counted, steps, run) else tuple(zip(counted, steps, strict=True))
-        units = [math.prod(shape[n + 1 : axis]) for n in range(axis)]
-        units += [math.prod(shape[n + 1 :]) * self.itemsize for n in range(axis, len(shape))]
-        free = (*range(outer), *range(axis, begin))
-        for numbers in product(*(range(sizes[n]) for n in free)):
-            inside = dict(zip(free, numbers, strict=True))
-            moved = [(offset + inside.get(n, 0)) * units[n] for n, offset in enumerate(self.piece.offsets)]
-            start = self.values.first + sum(number * strides[n] for n, number in inside.items())
-            extent = Extent(start, start + length, file=file)
-            yield Box(extent, run, math.prod(counted), sum(moved[:axis]), sum(moved[axis:]), walk)
+        run, run_bytes = len(shape), self.itemsize
+        while run > axis and (sizes[run - 1] == 1 or self.values.strides[run - 1] == run_bytes):
+            run -= 1
+            run_bytes *= sizes[run]
+            if sizes[run] != shape[run]:  # in the row, other boxes come before the next bytes of this one
+                break
+        uneven = [dimension for dimension in range(1, axis) if sizes[dimension] != shape[dimension]]
+        return BoxCut(self, tuple(shape), axis, max(uneven, default=0), run, run_bytes)
 
     def reshaped(self, offsets: Sequence[int], sizes: Sequence[int], strides: Sequence[int]) -> BoxValues:
         """Return the same bytes as a box of another shape."""
         values = replace(self.values, shape=tuple(sizes), strides=tuple(strides))
         return replace(self, piece=SavedBox(tuple(offsets), tuple(sizes)), values=values)
+
+
+@dataclass(frozen=True, slots=True)
+class BoxCut:
+    """A box of a tensor, cut into pieces that a reader copies.
+
+    The dimensions of the shape before `axis` count rows, the others are those of a row. Of the box, they are four
+    groups, and each may be empty:
+
+    * before `outer`: each index has pieces of its own, since the next rows of the box are not the next of the tensor;
+    * from `outer` to `axis`: rows that follow each other in the tensor, all in one piece;
+    * from `axis` to `run`: each index has pieces of its own, since its bytes do not follow those of the last one;
+    * from `run` on: `run_bytes` that follow each other both in a row of the tensor and in the file.
+    """
+
+    box: BoxValues
+    shape: tuple[int, ...]
+    axis: int
+    outer: int
+    run: int
+    run_bytes: int
+
+    @property
+    def count(self) -> int:
+        """Return the number of pieces."""
+        sizes = self.box.piece.sizes
+        return math.prod(sizes[: self.outer]) * math.prod(sizes[self.axis : self.run])
+
+    def pieces(self, file: int) -> Iterator[Box]:
+        """Yield the pieces; `file` is the number of the file with the values."""
+        sizes, strides = self.box.piece.sizes, self.box.values.strides
+        row_sizes, row_steps = sizes[self.outer : self.axis], strides[self.outer : self.axis]
+        steps = tuple(zip(row_sizes, row_steps, strict=True))
+        span_bytes = self.run_bytes + sum((size - 1) * step for size, step in steps)
+        if in_c_order(row_sizes, row_steps, self.run_bytes):
+            steps = ()
+        with_own_pieces = (*range(self.outer), *range(self.axis, self.run))
+        for numbers in product(*(range(sizes[dimension]) for dimension in with_own_pieces)):
+            index = [0] * len(self.shape)
+            for dimension, number in zip(with_own_pieces, numbers, strict=True):
+                index[dimension] = number
+            start = self.box.values.first + sum(map(mul, index, strides))
+            place = [*map(add, index, self.box.piece.offsets)]
+            yield Box(
+                Extent(start, start + span_bytes, file=file),
+                self.run_bytes,
+                math.prod(row_sizes),
+                first=_number_of(place[: self.axis], self.shape[: self.axis]),
+                column=_number_of(place[self.axis :], self.shape[self.axis :]) * self.box.itemsize,
+                steps=steps,
+            )
+
+
+def _number_of(index: Sequence[int], shape: Sequence[int]) -> int:
+    """Return the number of an element in C order.
+
+    >>> _number_of([1, 2], [3, 4])
+    6
+    """
+    number = 0
+    for position, size in zip(index, shape, strict=True):
+        number = number * size + position
+    return number
 
 
 @dataclass(slots=True)
@@ -84,7 +124,7 @@ class SavedTensor:
     tensor: IndexedTensor
     parts: list[BoxValues] = field(default_factory=list)
     whole: bool = True
-    """True when that is all of them."""
+    """True when none of its boxes is missing from `parts`."""
 
     @property
     def first(self) -> BoxValues:
@@ -111,34 +151,51 @@ def gathered(shape: Sequence[int], parts: Sequence[BoxValues], number: Callable[
     itemsize = parts[0].itemsize
     if not shape:
         shape, parts = (1,), [part.reshaped((0,), (1,), (itemsize,)) for part in parts]
-    elif len(shape) == 1 and all(part.values.is_plain for part in parts):  # some elements, which each box has whole
-        common = math.gcd(*shape, *(n for part in parts for n in (*part.piece.offsets, *part.piece.sizes)))
-        row = next(n for n in range(max(min(_ROW_BYTES // itemsize, common), 1), 0, -1) if common % n == 0)
-        step = (row * itemsize, itemsize)
-        cut = [(part, part.piece.offsets[0] // row, part.piece.sizes[0] // row) for part in parts]
-        shape, parts = (
-            (shape[0] // row, row),
-            [part.reshaped((first, 0), (rows, row), step) for part, first, rows in cut],
-        )
-    axis = min(range(1, len(shape) + 1), key=lambda axis: sum(part.count(shape, axis) for part in parts))
+    elif len(shape) == 1 and all(part.values.is_plain for part in parts):
+        shape, parts = _as_matrix(shape[0], parts)
+    axis = min(range(1, len(shape) + 1), key=lambda axis: sum(part.cut(shape, axis).count for part in parts))
     boxes = _in_order(shape, axis, parts, number)
     return GatheredRows(math.prod(shape[:axis]), math.prod(shape[axis:]) * itemsize, boxes)
+
+
+def _as_matrix(size: int, parts: Sequence[BoxValues]) -> tuple[tuple[int, int], list[BoxValues]]:
+    """Return the shape and the boxes of a vector as a matrix, whose rows are the longest that no box cuts.
+
+    A row has at most `_ROW_BYTES`.
+    """
+    itemsize = parts[0].itemsize
+    edges = [edge for part in parts for edge in (part.piece.offsets[0], part.piece.sizes[0])]
+    common = math.gcd(size, *edges)
+    longest = max(min(_ROW_BYTES // itemsize, common), 1)
+    row = next(length for length in range(longest, 0, -1) if common % length == 0)
+    reshaped: list[BoxValues] = []
+    for part in parts:
+        first, rows = part.piece.offsets[0] // row, part.piece.sizes[0] // row
+        reshaped.append(part.reshaped((first, 0), (rows, row), (row * itemsize, itemsize)))
+    return (size // row, row), reshaped
 
 
 def table_boxes(
     dim: int, parts: Sequence[BoxValues], first: int, rows: int, number: Callable[[Found], int]
 ) -> tuple[Box, ...]:
     """Return the boxes of rows [first, first + rows) of a table, which some parts of it tile; errors as `gathered`."""
-    moved = [(part, (part.piece.offsets[0] - first, *part.piece.offsets[1:])) for part in parts]
-    shifted = [part.reshaped(offsets, part.piece.sizes, part.values.strides) for part, offsets in moved]
-    return _in_order((rows, dim)[: len(parts[0].piece.sizes)], 1, shifted, number)
+    shifted: list[BoxValues] = []
+    for part in parts:
+        row, *columns = part.piece.offsets
+        shifted.append(part.reshaped((row - first, *columns), part.piece.sizes, part.values.strides))
+    shape = (rows, dim)[: len(parts[0].piece.sizes)]
+    return _in_order(shape, 1, shifted, number)
 
 
 def _in_order(
     shape: Sequence[int], axis: int, parts: Sequence[BoxValues], number: Callable[[Found], int]
 ) -> tuple[Box, ...]:
     """Return the pieces of parts in the order of their rows."""
-    if (count := sum(part.count(shape, axis) for part in parts)) > _MOST_BOXES:
+    cuts = [part.cut(shape, axis) for part in parts]
+    count = sum(cut.count for cut in cuts)
+    if count > _MOST_BOXES:
         raise UnsupportedError(f"it is stored in {count} pieces")
-    boxes = [box for part in parts for box in part.pieces(shape, axis, number(part.stored_in))]
+    boxes: list[Box] = []
+    for cut in cuts:
+        boxes += cut.pieces(number(cut.box.stored_in))
     return tuple(sorted(boxes, key=lambda box: (box.first, box.column)))
