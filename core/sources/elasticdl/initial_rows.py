@@ -26,6 +26,8 @@ from edl_ckpt.core.sources.elasticdl.checks import KERAS_INITIALIZERS, function_
 
 _U64 = npt.NDArray[np.uint64]
 _F64 = npt.NDArray[np.float64]
+_Draw = Callable[[_U64], _F64]
+"""Makes the values of elements, float64 [n], from their hashes."""
 
 _ELEMENTS_AT_ONCE: Final = 1 << 16
 """Elements made at a time, so that the arrays in between stay in the cache."""
@@ -80,52 +82,63 @@ def initial_rows(table: Described, ids: Ids, *, seed: int = 0, dtype: npt.DTypeL
     """
     if not hasattr(table, "initializer"):
         raise UsageError(f"initial_rows: table is {table!r:.80}; expected the info of a table, or an open table")
-    if dtype is None:  # float32 where numpy has none, or none is named
-        named = TF_DTYPES[table.dtype].name if table.dtype in TF_DTYPES else table.dtype
-        dtype = named if isinstance(named, str) and named != "bfloat16" else "float32"
-    try:
-        kind = np.dtype(dtype)
-    except TypeError as error:
-        raise UsageError(f"initial_rows: dtype is {dtype!r:.80}: {error}") from None
+    kind = _row_dtype(table, dtype)
     wanted = np.ascontiguousarray(as_ids(ids))
-    constant, draw = _drawing(table)
-    if draw is None:
-        return np.full((len(wanted), table.dim), constant, kind)
+    drawn = _constant_or_draw(table)
+    if isinstance(drawn, float):
+        return np.full((len(wanted), table.dim), drawn, kind)
     if kind.kind != "f":
         raise UnsupportedError(
             f"table {table.name!r}: initializer {table.initializer!r} draws floating-point numbers, the rows are {kind}"
         )
     rows = np.empty((len(wanted), table.dim), kind)
-    digest = hashlib.blake2b(name_bytes(f"{seed}\0{table.name}"), digest_size=8).digest()
-    key = np.uint64(int.from_bytes(digest, "little"))
+    key = _key(seed, table.name)
     columns = np.arange(table.dim, dtype=np.uint64) * _STEP
     step = max(_ELEMENTS_AT_ONCE // max(table.dim, 1), 1)
     for start in range(0, len(wanted), step):
-        some = slice(start, start + step)
-        elements = _mixed(_mixed(wanted[some].view(np.uint64) ^ key)[:, None] + columns)
-        rows[some] = draw(elements.reshape(-1)).reshape(elements.shape)
+        batch = slice(start, start + step)
+        row_hashes = _mixed(wanted[batch].view(np.uint64) ^ key)
+        hashes = _mixed(row_hashes[:, None] + columns)
+        rows[batch] = drawn(hashes.reshape(-1)).reshape(hashes.shape)
     return rows
 
 
-def _drawing(table: Described) -> tuple[float, Callable[[_U64], _F64] | None]:
-    """Return (a constant, None), or a function from the hashes of elements to their values."""
+def _row_dtype(table: Described, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
+    """Return the dtype of rows: the one asked for, else the table's; float32 where numpy has none, or none is named."""
+    if dtype is None:
+        named = TF_DTYPES[table.dtype].name if table.dtype in TF_DTYPES else table.dtype
+        dtype = named if isinstance(named, str) and named != "bfloat16" else "float32"
+    try:
+        return np.dtype(dtype)
+    except TypeError as error:
+        raise UsageError(f"initial_rows: dtype is {dtype!r:.80}: {error}") from None
+
+
+def _key(seed: int, table: str) -> np.uint64:
+    """Return the number that tells the rows of a seed and a table from those of others."""
+    digest = hashlib.blake2b(name_bytes(f"{seed}\0{table}"), digest_size=8).digest()
+    return np.uint64(int.from_bytes(digest, "little"))
+
+
+def _constant_or_draw(table: Described) -> float | _Draw:
+    """Return the value of all elements, or what draws the value of each from its hash."""
     name = table.initializer
     if name not in KERAS_INITIALIZERS:
-        return _slot_constant(table), None
-    plain = function_name(name)
-    if plain in _CONSTANTS:
-        return _CONSTANTS[plain], None
-    family, _, shape = _SYNONYMS.get(plain, plain).partition("_")
+        return _slot_constant(table)
+    function = function_name(name)
+    if function in _CONSTANTS:
+        return _CONSTANTS[function]
+    family, _, distribution = _SYNONYMS.get(function, function).partition("_")
     if family == "random":
-        return 0.0, lambda elements: _DRAWS[shape](elements) * _SPREAD
+        return lambda hashes: _DRAWS[distribution](hashes) * _SPREAD
     if family not in _SCALES:
         raise UnsupportedError(
             f"table {table.name!r}: initializer {name!r} makes no vectors, so ElasticDL cannot make a row with it"
         )
     variance = _SCALES[family] / max(table.dim, 1)
-    factor = math.sqrt(3 * variance) if shape == "uniform" else math.sqrt(variance) / _TRUNCATED_STDDEV
-    draw = _DRAWS["uniform" if shape == "uniform" else "truncated"]
-    return 0.0, lambda elements: draw(elements) * factor
+    if distribution == "uniform":
+        return lambda hashes: _uniform(hashes) * math.sqrt(3 * variance)
+    return lambda hashes: _normal(hashes, cut=2.0) * (math.sqrt(variance) / _TRUNCATED_STDDEV)
 
 
 def _slot_constant(table: Described) -> float:
@@ -186,7 +199,7 @@ def _log(values: _F64) -> _F64:
     return logarithm
 
 
-_DRAWS: Final[Mapping[str, Callable[[_U64], _F64]]] = {
+_DRAWS: Final[Mapping[str, _Draw]] = {
     "uniform": _uniform,
     "normal": _normal,
     "truncated": partial(_normal, cut=2.0),
