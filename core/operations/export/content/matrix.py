@@ -19,7 +19,8 @@ from edl_ckpt.core.reading.casts import cast_floats
 from edl_ckpt.core.sorting.partition import TablePart
 from edl_ckpt.core.sources.elasticdl.initial_rows import initial_rows
 
-_MATRIX_ROWS: Final = 8192
+_ROWS_AT_ONCE: Final = 8192
+_GREATEST: Final = int(np.iinfo(np.int64).max)
 
 
 class IdMatrix:
@@ -31,14 +32,15 @@ class IdMatrix:
     def tensor(self) -> Tensor:
         """Return the table as [N, dim]; UsageError for ids that are no numbers of these rows."""
         name = self._name
-        asked = self._forms.selection.dense_rows
-        most = np.iinfo(np.int64).max
-        low, high, outside, limit = int(most), -1, 0, most if asked == "auto" else int(asked or 0)
+        is_any_size = self._forms.selection.dense_rows == "auto"
+        limit = _GREATEST if is_any_size else int(self._forms.selection.dense_rows or 0)
+        low, high = _GREATEST, -1
+        outside = 0
         for piece in self._forms.ids[name].pieces:
             ids = read_piece(self._forms.checkpoint, piece).ids
             low, high = int(ids.min(initial=low)), int(ids.max(initial=high))
             outside += int(np.count_nonzero((ids < 0) | (ids >= limit)))
-        count = high + 1 if asked == "auto" else limit
+        count = high + 1 if is_any_size else limit
         if outside:
             which = f"{counted(outside, 'id')} {'is' if outside == 1 else 'are'}"
             raise UsageError(
@@ -60,8 +62,8 @@ class IdMatrix:
     def _rows(self, first: int, end: int, ids: bulk.I64, values: bulk.U8) -> Iterator[bulk.U8]:
         """Yield rows [first, end) of a matrix: those of some ids, which ascend, and others for the ids between them."""
         dtype = self._forms.checkpoint.written_dtype(self._name)
-        for start in range(first, end, _MATRIX_ROWS):
-            stop = min(start + _MATRIX_ROWS, end)
+        for start in range(first, end, _ROWS_AT_ONCE):
+            stop = min(start + _ROWS_AT_ONCE, end)
             rows = self._rows_without_id(dtype, start, stop)
             if len(ids):
                 inside = slice(*np.searchsorted(ids, [start, stop]))
