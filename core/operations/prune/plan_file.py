@@ -94,7 +94,7 @@ def _entry(document: dict[str, Any]) -> PruneEntry:
     if document.keys() != _ENTRY.keys():
         raise UsageError(f"expected a plan of a prune: an object with {', '.join(_ENTRY)}")
     for key, kind in _ENTRY.items():
-        if not _is(document[key], kind):
+        if not _has_type(document[key], kind):
             raise UsageError(f"expected a plan of a prune: {key} must be {_WORDS[kind]}, got {document[key]!r:.60}")
     location = Location(document["location"])
     if location.absolute != location.url or b"\0" in os.fsencode(location.url):
@@ -116,13 +116,18 @@ def _state(text: str) -> str:
 
 
 def _list(values: Any, kind: type) -> list[Any]:
-    if not isinstance(values, list) or not all(_is(value, kind) for value in values):
+    if not isinstance(values, list) or not all(_has_type(value, kind) for value in values):
         raise UsageError(f"expected a plan of a prune: a list, each of it {_WORDS[kind]}")
     return values
 
 
-def _is(value: Any, kind: type) -> bool:
-    """Say whether a value has a type and a sane size; a whole number is a number too, and `true` is none."""
+def _has_type(value: Any, kind: type) -> bool:
+    """Say whether a value from JSON has the type of a field: a whole number is a number too, and `true` is none.
+
+    Numbers are below _MOST, and whole ones are not negative.
+    """
     if isinstance(value, bool) or kind not in {int, float}:
         return type(value) is kind
-    return isinstance(value, (int, kind)) and (0 if kind is int else -_MOST) <= value < _MOST
+    if kind is int:
+        return isinstance(value, int) and 0 <= value < _MOST
+    return isinstance(value, int | float) and -_MOST <= value < _MOST
