@@ -48,7 +48,7 @@ from edl_ckpt.core.sources.registry import is_own_name, version_named
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import mode_of, read_document
-from edl_ckpt.core.state.owner import is_abandoned, is_presumed_dead
+from edl_ckpt.core.state.owner import is_presumed_dead
 from edl_ckpt.core.state.paths import (
     LOCK_FILE,
     META_DIR,
@@ -59,6 +59,7 @@ from edl_ckpt.core.state.paths import (
     resumed_number,
 )
 from edl_ckpt.core.state.shard_note import with_mixture
+from edl_ckpt.core.state.stage_owner import is_abandoned
 from edl_ckpt.core.state.verdicts import VerdictFiles
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore
 from edl_ckpt.core.storage.interface import Entry, MarkedStore, Store, lists_marks

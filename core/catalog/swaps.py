@@ -22,12 +22,13 @@ from edl_ckpt.core.catalog.entries import has_journal
 from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.state.lock import open_lock
 from edl_ckpt.core.state.metadata import read_document
-from edl_ckpt.core.state.owner import OWNER_FILE, format_owner, is_abandoned, is_dead, is_me
+from edl_ckpt.core.state.owner import OWNER_FILE, format_owner, is_dead, is_me
 from edl_ckpt.core.state.paths import (
     JOURNAL,
     STAGE_DIR,
     is_resumable,
 )
+from edl_ckpt.core.state.stage_owner import is_abandoned
 from edl_ckpt.core.storage import LocalStore, ObjectStore, Store
 from edl_ckpt.core.storage.beneath import ForeignError
 from edl_ckpt.core.storage.interface import Entry

@@ -3,7 +3,7 @@
 The kernel's lock ends with its process, so an unlocked file was left by a killed process. On this host that is certain
 at once. A process that it forks would keep the lock, and so closes its copy of the file. A file system may not pass
 locks on between hosts, so an owner on another host counts as dead when it has not touched its file for ten minutes. The
-lock of a location and the staging directories both work this way.
+lock of a location and the staging directories both work this way (`stage_owner.py`).
 """
 
 from __future__ import annotations
@@ -12,27 +12,24 @@ import errno
 import fcntl
 import glob
 import os
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.ids import host_name, kernel_id
 from edl_ckpt.core.base.patterns import LatePattern
 from edl_ckpt.core.state.document import parse_document
-from edl_ckpt.core.state.paths import is_copy_of_a_name, resumed_number
-from edl_ckpt.core.storage.beneath import Directory, close_read
+from edl_ckpt.core.storage.beneath import Directory
 
 OWNER_FILE: Final = "owner.json"
-_OWNER_BYTES: Final = 1 << 16
+OWNER_BYTES: Final = 1 << 16
 STALE_SECONDS: Final = 600.0
 """An owner on another host counts as dead when it has not touched its file for this long."""
 _NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 """The errors by which a file system without locks can be recognised."""
-_SIGNING_SECONDS: Final = 1.0
 _SILENT_SECONDS: Final = 24 * 3600.0
-_ID: Final = LatePattern(r"\d{8}T\d{6}-(?P<host>[^-]*)-(?P<pid>\d+)-[0-9a-f]{8}")
+ID_PATTERN: Final = LatePattern(r"\d{8}T\d{6}-(?P<host>[^-]*)-(?P<pid>\d+)-[0-9a-f]{8}")
 
 
 def format_owner(owner: Mapping[str, Any]) -> str:
@@ -45,7 +42,7 @@ def format_owner(owner: Mapping[str, Any]) -> str:
 def read_owner(directory: Directory, name: str = OWNER_FILE) -> dict[str, Any]:
     """Return the description in an owner's file, {} when there is no file or it is damaged."""
     with suppress(EdlCkptError):
-        data = directory.read(name, _OWNER_BYTES)
+        data = directory.read(name, OWNER_BYTES)
         return parse_document(data, directory.join(name)) if data else {}
     return {}
 
@@ -88,51 +85,11 @@ def is_presumed_dead(owner: Mapping[str, Any], age_seconds: float) -> bool:
 
 def owner_in(name: str) -> dict[str, Any]:
     """Return the owner that a name with a `new_id` in it describes, {} for another name."""
-    match = _ID.search(name)
+    match = ID_PATTERN.search(name)
     if match is None:
         return {}
     here = {"host": os.uname().nodename, "kernel": kernel_id()} if match["host"] == host_name() else {}
     return {"pid": int(match["pid"]), "host": match["host"], **here}
-
-
-def is_stage_name(name: str) -> bool:
-    """Say whether we give such names to staging directories.
-
-    >>> is_stage_name("20261121T211600-host_0a1b2c3d-7-0a1b2c3d"), is_stage_name("copy-100"), is_stage_name("mine")
-    (True, True, False)
-    """
-    return bool(_ID.fullmatch(name)) or resumed_number(name) is not None or is_copy_of_a_name(name)
-
-
-def has_our_owner(directory: Directory) -> bool:
-    """Say whether the owner's file of a staging directory is one that we wrote, or that we were about to write."""
-    with suppress(EdlCkptError):
-        data = directory.read(OWNER_FILE, _OWNER_BYTES)
-        if data is None or not data.strip(b"\0"):  # after a power cut, a file may be zeros
-            return data is not None
-        owner = parse_document(data, directory.join(OWNER_FILE))
-        return isinstance(owner.get("pid"), int) and isinstance(owner.get("host"), str)
-    return False
-
-
-@contextmanager
-def if_abandoned(directory: Directory) -> Iterator[bool]:
-    """Say whether the owner of an open staging directory is dead, False where that cannot be known.
-
-    No other process takes the directory over while the block runs.
-    """
-    fd = -1
-    try:
-        try:
-            fd = directory.open_file(OWNER_FILE, os.O_RDWR)
-            dead = _is_abandoned_file(fd, directory)
-        except FileNotFoundError:  # killed before it made the file, or about to make it
-            dead = is_dead(owner_in(os.path.basename(directory.path)), time.time() - os.fstat(directory.fd).st_mtime)
-        except (OSError, EdlCkptError):
-            dead = False
-        yield dead
-    finally:
-        close_read(fd)
 
 
 def lock_file(fd: int) -> bool | None:
@@ -144,27 +101,6 @@ def lock_file(fd: int) -> bool | None:
             raise
         return None if error.errno in _NO_LOCKS else False
     return True
-
-
-def is_abandoned(root: str, relative: str) -> bool:
-    """Say whether the owner of a staging directory, given by its path below a location, is dead at this moment."""
-    with suppress(EdlCkptError, OSError), Directory.beneath(root, relative) as stage, if_abandoned(stage) as dead:
-        return dead
-    return False
-
-
-def _is_abandoned_file(fd: int, directory: Directory) -> bool:
-    """Say whether the owner of an open owner's file is dead; if it is, the file is locked by this process now."""
-    silent = time.time() - os.fstat(fd).st_mtime
-    is_locked = lock_file(fd)
-    if not is_locked:
-        return is_locked is None and is_dead(read_owner(directory), silent)
-    owner = read_owner(directory)
-    silent = time.time() - os.fstat(fd).st_mtime
-    if not owner:  # the process that makes the file locks and signs it a moment later
-        return silent > _SIGNING_SECONDS or is_dead(owner_in(os.path.basename(directory.path)), silent)
-    # A process of this kernel has ended, or we could not lock its file; the lock of another host may not reach us.
-    return is_here(owner) or is_dead(owner, silent)
 
 
 def _is_alive(pid: int) -> bool:

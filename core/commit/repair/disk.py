@@ -15,15 +15,7 @@ from edl_ckpt.core.commit.interface import LOOK, Settled, discarded_copy
 from edl_ckpt.core.commit.publish.disk import read_journal, settle_stage
 from edl_ckpt.core.commit.publish.staging import remove_empty_state, remove_stage
 from edl_ckpt.core.state.aside import make_way, set_aside
-from edl_ckpt.core.state.owner import (
-    OWNER_FILE,
-    has_our_owner,
-    if_abandoned,
-    is_abandoned,
-    is_presumed_dead,
-    is_stage_name,
-    owner_in,
-)
+from edl_ckpt.core.state.owner import OWNER_FILE, is_presumed_dead, owner_in
 from edl_ckpt.core.state.paths import (
     JOURNAL,
     META_DIR,
@@ -33,6 +25,7 @@ from edl_ckpt.core.state.paths import (
     is_damaged,
     is_resumable,
 )
+from edl_ckpt.core.state.stage_owner import has_our_owner, if_abandoned, is_abandoned, is_stage_name
 from edl_ckpt.core.storage import LocalStore
 from edl_ckpt.core.storage.beneath import Directory, kind_of
 from edl_ckpt.core.storage.faults import storage_errors

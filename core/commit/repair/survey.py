@@ -18,8 +18,9 @@ from edl_ckpt.core.commit.journal import Journal, parse_journals
 from edl_ckpt.core.commit.publish.disk import read_journal
 from edl_ckpt.core.state.holder import Holder
 from edl_ckpt.core.state.lock import open_lock
-from edl_ckpt.core.state.owner import format_owner, has_our_owner, is_abandoned, is_stage_name, read_owner
+from edl_ckpt.core.state.owner import format_owner, read_owner
 from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, TRASH_DIR, is_damaged
+from edl_ckpt.core.state.stage_owner import has_our_owner, is_abandoned, is_stage_name
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.beneath import Directory
 
