@@ -58,14 +58,14 @@ def is_me(owner: Mapping[str, Any]) -> bool:
 
 
 def is_dead(owner: Mapping[str, Any], silent_seconds: float) -> bool:
-    """Say whether an owner whose file cannot be locked is dead: here by its process, elsewhere by its silence."""
+    """Say whether an owner that touches its file is dead: here by its process, elsewhere by ten minutes of silence."""
     if is_here(owner) and isinstance(owner.get("pid"), int):
         return not _is_alive(owner["pid"])
     return silent_seconds > STALE_SECONDS
 
 
 def has_ended(owner: Mapping[str, Any]) -> bool:
-    """Say whether an owner is surely dead: it was a process of this host that is no more."""
+    """Say whether an owner is surely dead: a process of this host that has ended. Silence proves nothing here."""
     return is_here(owner) and is_dead(owner, 0.0)
 
 
@@ -74,12 +74,13 @@ def processes_at(path: str) -> list[int]:
     found: set[int] = set()
     for link in glob.glob("/proc/[0-9]*/fd/*"):
         with suppress(OSError):  # it was closed meanwhile
-            found |= {int(link.split("/")[2])} if os.path.samefile(link, path) else set()
+            if os.path.samefile(link, path):
+                found.add(int(link.split("/")[2]))
     return sorted(found - {os.getpid()})
 
 
 def is_presumed_dead(owner: Mapping[str, Any], age_seconds: float) -> bool:
-    """Like is_dead, for owners without a heartbeat: remote ones count as dead after a day."""
+    """Say whether an owner that touches no file is dead: here by its process, elsewhere a day after its last write."""
     return is_dead(owner, age_seconds - _SILENT_SECONDS)
 
 

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Any, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.state.document import parse_document
@@ -48,7 +48,7 @@ def has_our_owner(directory: Directory) -> bool:
 
 @contextmanager
 def if_abandoned(directory: Directory) -> Iterator[bool]:
-    """Say whether the owner of an open staging directory is dead, False where that cannot be known.
+    """Yield whether the owner of an open staging directory is dead, False where that cannot be known.
 
     No other process takes the directory over while the block runs.
     """
@@ -56,9 +56,10 @@ def if_abandoned(directory: Directory) -> Iterator[bool]:
     try:
         try:
             fd = directory.open_file(OWNER_FILE, os.O_RDWR)
-            dead = _is_abandoned_file(fd, directory)
+            dead = _take_from_dead(fd, directory)
         except FileNotFoundError:  # killed before it made the file, or about to make it
-            dead = is_dead(owner_in(os.path.basename(directory.path)), time.time() - os.fstat(directory.fd).st_mtime)
+            silent_seconds = time.time() - os.fstat(directory.fd).st_mtime
+            dead = is_dead(_owner_by_name(directory), silent_seconds)
         except (OSError, EdlCkptError):
             dead = False
         yield dead
@@ -73,15 +74,22 @@ def is_abandoned(root: str, relative: str) -> bool:
     return False
 
 
-def _is_abandoned_file(fd: int, directory: Directory) -> bool:
-    """Say whether the owner of an open owner's file is dead; if it is, the file is locked by this process now."""
-    silent = time.time() - os.fstat(fd).st_mtime
+def _take_from_dead(fd: int, directory: Directory) -> bool:
+    """Lock the open file of an owner that is dead; return False for one that is alive, or may be."""
+    silent_seconds = time.time() - os.fstat(fd).st_mtime
     is_locked = lock_file(fd)
+    if is_locked is None:  # a file system without locks
+        return is_dead(read_owner(directory), silent_seconds)
     if not is_locked:
-        return is_locked is None and is_dead(read_owner(directory), silent)
+        return False
     owner = read_owner(directory)
-    silent = time.time() - os.fstat(fd).st_mtime
+    silent_seconds = time.time() - os.fstat(fd).st_mtime
     if not owner:  # the process that makes the file locks and signs it a moment later
-        return silent > _SIGNING_SECONDS or is_dead(owner_in(os.path.basename(directory.path)), silent)
+        return silent_seconds > _SIGNING_SECONDS or is_dead(_owner_by_name(directory), silent_seconds)
     # A process of this kernel has ended, or we could not lock its file; the lock of another host may not reach us.
-    return is_here(owner) or is_dead(owner, silent)
+    return is_here(owner) or is_dead(owner, silent_seconds)
+
+
+def _owner_by_name(directory: Directory) -> dict[str, Any]:
+    """Return the owner that the name of a staging directory describes, {} for none."""
+    return owner_in(os.path.basename(directory.path))
