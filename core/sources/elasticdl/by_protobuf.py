@@ -24,9 +24,3 @@ def shape_of(data: bytes) -> tuple[int, ...]:
     except DecodeError as error:
         raise MalformedError("protobuf cannot parse it") from error
     return tuple(dim.size for dim in shape.dim)
-
-
-def info_bytes(name: str, dim: int, initializer: str, dtype: int) -> bytes:
-    """Return an EmbeddingTableInfo as ElasticDL's own code writes it."""
-    message = tensor_pb2.EmbeddingTableInfo(name=name, dim=dim, initializer=initializer, dtype=dtype)
-    return message.SerializeToString(deterministic=True)

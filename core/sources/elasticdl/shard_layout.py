@@ -23,6 +23,7 @@ from edl_ckpt.core.sources.elasticdl import placement, wire
 from edl_ckpt.core.sources.elasticdl.checks import check_ps_num, check_texts, check_version
 from edl_ckpt.core.sources.elasticdl.generations import why_impossible
 from edl_ckpt.core.sources.elasticdl.literals import Literals
+from edl_ckpt.core.sources.elasticdl.small_messages import info_bytes
 from edl_ckpt.core.storage.interface import Sinks, is_on_disk
 
 EMPTY_MODEL: Final = wire.tag(1, wire.VARINT) + varint(0)
@@ -246,8 +247,6 @@ def lay_out_shards(
 
 def _describe(version: int, infos: Iterable[TableInfo], dtypes: Iterable[DType]) -> bytes:
     """Return what a shard begins with: the version and the infos of all tables."""
-    from edl_ckpt.core.sources.elasticdl.by_protobuf import info_bytes  # what only reads or copies shards needs none
-
     parts = [wire.tag(1, wire.VARINT) + varint(version)] if version else []
     for info, dtype in zip(infos, dtypes, strict=True):
         data = info_bytes(info.name, info.dim, info.initializer, dtype.tf_enum)

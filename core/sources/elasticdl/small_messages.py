@@ -1,13 +1,14 @@
 """The two small messages in the headers of a shard: what describes a table, and a shape.
 
-As savers write them, they are read here. protobuf reads every other form of them, and says which bytes are no message.
+As savers write them, they are read and written here. protobuf reads every other form of them, and says which bytes are
+no message.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from edl_ckpt.core.base.numbers import MalformedError, varint_at
+from edl_ckpt.core.base.numbers import MalformedError, varint, varint_at
 
 _NAME: Final = 0x0A
 _DIM: Final = 0x10
@@ -26,6 +27,21 @@ def read_info(data: bytes) -> tuple[str, int, str, int]:
     from edl_ckpt.core.sources.elasticdl.by_protobuf import info_of
 
     return info_of(data)
+
+
+def info_bytes(name: str, dim: int, initializer: str, dtype: int) -> bytes:
+    """Return an EmbeddingTableInfo as ElasticDL's own code writes it: fields in their order, without empty ones."""
+    fields = (_text(_NAME, name), _number(_DIM, dim), _text(_INITIALIZER, initializer), _number(_DTYPE, dtype))
+    return b"".join(fields)
+
+
+def _text(tag: int, text: str) -> bytes:
+    data = text.encode()
+    return bytes((tag,)) + varint(len(data)) + data if data else b""
+
+
+def _number(tag: int, number: int) -> bytes:
+    return bytes((tag,)) + varint(number) if number else b""
 
 
 def read_shape(data: bytes) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The small messages of a header are read as protobuf reads them, whatever bytes they are."""
+"""The small messages of a header are read as protobuf reads them, whatever bytes they are, and written as by it."""
 
 from __future__ import annotations
 
@@ -59,8 +59,10 @@ def test_every_form_is_read_as_protobuf_reads_it(fields: list[bytes], rest: byte
 
 @given(st.text(max_size=20), st.integers(-(2**63), 2**63 - 1), st.text(max_size=20), st.integers(-(2**31), 2**31 - 1))
 def test_each_table_is_read_as_it_was_written(name: str, dim: int, initializer: str, dtype: int) -> None:
-    """What describes a table comes back, for each name, dim, initializer and dtype that protobuf can write."""
-    data = by_protobuf.info_bytes(name, dim, initializer, dtype)
+    """What describes a table is written as by protobuf, and comes back, for each value that protobuf can write."""
+    message = tensor_pb2.EmbeddingTableInfo(name=name, dim=dim, initializer=initializer, dtype=dtype)
+    data = small_messages.info_bytes(name, dim, initializer, dtype)
+    assert data == message.SerializeToString(deterministic=True)
     assert small_messages.read_info(data) == (name, dim, initializer, dtype)
 
 
