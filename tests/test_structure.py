@@ -34,7 +34,11 @@ SLOW = frozenset(
     {
         "edl_ckpt.core.cluster.executor",
         "edl_ckpt.core.cluster.preflight",
+        "edl_ckpt.core.commit.deletion.trash",
+        "edl_ckpt.core.commit.publish.probes",
+        "edl_ckpt.core.commit.repair.object_kind",
         "edl_ckpt.core.commit.repair.recovery",
+        "edl_ckpt.core.commit.shard",
         "edl_ckpt.core.converting.destinations",
         "edl_ckpt.core.model.tables",
         "edl_ckpt.core.operations.verify.loaders",
@@ -43,7 +47,8 @@ SLOW = frozenset(
     }
 )
 """Our own modules that do, by their many classes: no listing needs the contents of shards, what only looks at versions
-needs nothing that writes or repairs them, and few locations are on other storage than a disk and S3."""
+needs nothing that writes or repairs them, few commands that write delete a version or write a single shard, and most
+locations are on a disk."""
 
 
 _INDENTED = re.compile(r"^ +from edl_ckpt\.", re.MULTILINE)

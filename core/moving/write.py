@@ -15,7 +15,8 @@ from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.progress import expect
 from edl_ckpt.core.catalog.target import Target, check_beside
 from edl_ckpt.core.commit.interface import NewVersion, Written
-from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
+from edl_ckpt.core.commit.repair.kinds import kind_of
+from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.versions import UNNUMBERED, Seal
 from edl_ckpt.core.moving.input import Input
 from edl_ckpt.core.moving.plan import MovePlan

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from edl_ckpt.core.base.errors import AuthError, EdlCkptError, NotFoundError
 from edl_ckpt.core.base.words import counted, describe
-from edl_ckpt.core.commit.repair.recovery import kind_of
+from edl_ckpt.core.commit.repair.kinds import kind_of
 from edl_ckpt.core.storage import Location, LocationLike, open_store
 from edl_ckpt.core.storage.facts import Fact, Verdict
 

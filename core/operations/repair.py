@@ -27,7 +27,8 @@ from edl_ckpt.core.catalog.files import check_in_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed, list_versions
 from edl_ckpt.core.commit.interface import written_version
 from edl_ckpt.core.commit.publish.uploads import marked_uploads
-from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
+from edl_ckpt.core.commit.repair.kinds import kind_of
+from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.commit.shard import ShardOutput, ShardPlace
 from edl_ckpt.core.converting.items import NO_ITEMS, ItemCounts, items_of
 from edl_ckpt.core.model.versions import SealedShard, ShardFile, Version

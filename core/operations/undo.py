@@ -11,7 +11,8 @@ from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.listing import command_to_keep, list_versions, shared_tags
 from edl_ckpt.core.catalog.target import apart, layouts_at
 from edl_ckpt.core.commit.deletion.records import TrashEntry
-from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
+from edl_ckpt.core.commit.repair.kinds import kind_of
+from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.sources.registry import version_named
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocationLike, Store

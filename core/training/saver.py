@@ -28,7 +28,8 @@ from edl_ckpt.core.catalog.entries import look_at
 from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.catalog.target import choose_layout, chosen_layout, layouts_at
-from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
+from edl_ckpt.core.commit.repair.kinds import kind_of
+from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.commit.shard import SHARD_PURPOSE, SavedPlace, ShardPlace
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.versions import State, Version

@@ -10,7 +10,6 @@ from typing import Final
 from edl_ckpt.core.base.errors import AuthError, EdlCkptError, RefusedError
 from edl_ckpt.core.catalog.files import check_is_no_file
 from edl_ckpt.core.commit.deletion.records import RECORD, damaged_records
-from edl_ckpt.core.commit.deletion.trash import Trash
 from edl_ckpt.core.commit.interface import LOOK, Settled, discarded_copy
 from edl_ckpt.core.commit.publish.disk import read_journal, settle_stage
 from edl_ckpt.core.commit.publish.staging import remove_empty_state, remove_stage
@@ -68,6 +67,12 @@ class DiskRepair:
         with Directory.open(self._store.root) as root, root.find(STATE_DIR) as state:
             self._root, self._state, self._settled = root, state, settled
             self._settle_state()
+            with root.find(TRASH_DIR) as trash:
+                is_empty = not trash.names()
+        if is_empty:
+            return
+        from edl_ckpt.core.commit.deletion.trash import Trash  # few locations have some
+
         settled.done += map(str, Trash(self._store).sweep())
 
     def sweep(self, settled: Settled) -> None:

@@ -3,8 +3,7 @@
 Whatever takes several steps has a journal, and whatever is being written has an owner. A command that takes the lock of
 a location settles first, so the next command puts an end to every crash; `edl-ckpt recover` does only that. Every
 writer holds the lock while it writes. So a process with an exclusive lock knows that each journal belongs to a dead
-command. On storage without locks it settles the journals of its own process, and of processes presumed dead. `Kind` is
-what differs between a disk and object storage, chosen once for each opened store.
+command. On storage without locks it settles the journals of its own process, and of processes presumed dead.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from typing import TYPE_CHECKING
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
@@ -20,15 +19,8 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import describe, escaped
 from edl_ckpt.core.catalog.files import directory_alone
 from edl_ckpt.core.catalog.listing import list_versions
-from edl_ckpt.core.commit.deletion.removal import NoTrash
-from edl_ckpt.core.commit.deletion.trash import Trash
-from edl_ckpt.core.commit.interface import LockedLocation, NewVersion, Settled, VersionOutput
-from edl_ckpt.core.commit.publish.disk import LocalOutput
-from edl_ckpt.core.commit.publish.objects import RemoteOutput
-from edl_ckpt.core.commit.publish.probes import probe_disk, probe_objects
-from edl_ckpt.core.commit.repair.disk import DiskRepair
-from edl_ckpt.core.commit.repair.objects import ObjectRepair
-from edl_ckpt.core.commit.shard import DiskShard, Hold, ObjectShard, ShardOutput, ShardPlace
+from edl_ckpt.core.commit.interface import LockedLocation, Settled
+from edl_ckpt.core.commit.repair.kinds import kind_of
 from edl_ckpt.core.sources.registry import completes, shard_named, version_named
 from edl_ckpt.core.state.document import is_newer, schema_at_head
 from edl_ckpt.core.state.holder import LostLockError
@@ -40,40 +32,10 @@ from edl_ckpt.core.state.shard_note import sweep_notes
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.beneath import ForeignError
 from edl_ckpt.core.storage.directories import made_directory
-from edl_ckpt.core.storage.facts import Fact
 
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """How versions are deleted, recovered and written on one kind of storage."""
-
-    trash: Trash | NoTrash
-    repair: DiskRepair | ObjectRepair
-    output: Callable[[LockedLocation, NewVersion], VersionOutput]
-    """Returns where to write a version of a locked location."""
-    shard: Callable[[ShardPlace, Hold, Reporter], ShardOutput]
-    """Returns where to write one shard; the caller needs no lock."""
-    probe: Callable[[], list[Fact]]
-    """Tries what the storage can do; EdlCkptError where nothing can be written."""
-
-
-def kind_of(store: LocalStore | ObjectStore) -> Kind:
-    """Return what suits a store."""
-    if isinstance(store, LocalStore):
-        return Kind(
-            Trash(store),
-            DiskRepair(store),
-            output=partial(LocalOutput, store),
-            shard=partial(DiskShard, store),
-            probe=partial(probe_disk, store),
-        )
-    return Kind(
-        NoTrash(store),
-        ObjectRepair(store),
-        output=partial(RemoteOutput, store),
-        shard=partial(ObjectShard, store),
-        probe=partial(probe_objects, store),
-    )
+if TYPE_CHECKING:
+    from edl_ckpt.core.commit.repair.disk import DiskRepair
+    from edl_ckpt.core.commit.repair.objects import ObjectRepair
 
 
 def forget_gone(store: LocalStore | ObjectStore, present: Iterable[int]) -> list[EdlCkptError]:

@@ -30,7 +30,8 @@ from edl_ckpt.core.catalog.target import check_beside
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of
 from edl_ckpt.core.commit.interface import LockedLocation, NewVersion, Resume, SharedTargets, VersionOutput, Written
 from edl_ckpt.core.commit.newest_record import note_newest
-from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
+from edl_ckpt.core.commit.repair.kinds import kind_of
+from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.commit.sent_parts import Sending
 from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.converting.items import NO_ITEMS, ItemCounts, items_of

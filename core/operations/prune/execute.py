@@ -20,7 +20,8 @@ from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.catalog.pointers import Pointers, pointers_at
 from edl_ckpt.core.commit.deletion.holdings import Holdings, holdings
 from edl_ckpt.core.commit.deletion.removal import Removal
-from edl_ckpt.core.commit.repair.recovery import forget_gone, kind_of, location_lock
+from edl_ckpt.core.commit.repair.kinds import kind_of
+from edl_ckpt.core.commit.repair.recovery import forget_gone, location_lock
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.prune.facts import Facts, Survey
 from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards, Why, guard_reasons, guarded

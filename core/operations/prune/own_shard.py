@@ -10,7 +10,8 @@ from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS
-from edl_ckpt.core.commit.repair.recovery import forget_gone, kind_of, location_lock
+from edl_ckpt.core.commit.repair.kinds import kind_of
+from edl_ckpt.core.commit.repair.recovery import forget_gone, location_lock
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.prune.guards import is_good
 from edl_ckpt.core.operations.prune.readable import find_unreadable, prunable

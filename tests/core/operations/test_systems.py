@@ -37,7 +37,7 @@ from edl_ckpt.core import (
     wait_for_version,
 )
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UnsupportedError, UsageError
-from edl_ckpt.core.commit.repair.recovery import kind_of
+from edl_ckpt.core.commit.repair.kinds import kind_of
 from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.operations.prune.execute import prune as prune_locations
 from edl_ckpt.core.operations.prune.guards import Guards

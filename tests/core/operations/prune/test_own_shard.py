@@ -14,7 +14,8 @@ from edl_ckpt.core import execute_prune, verify_version
 from edl_ckpt.core.base.errors import RefusedError
 from edl_ckpt.core.base.progress import SILENT
 from edl_ckpt.core.catalog.listing import list_versions
-from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
+from edl_ckpt.core.commit.repair.kinds import kind_of
+from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.commit.shard import ShardOutput, ShardPlace
 from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.operations.annotate import add_tag
