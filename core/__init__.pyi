@@ -163,7 +163,7 @@ from edl_ckpt.core.reading.pages import PageRows as PageRows
 from edl_ckpt.core.reading.pages import TablePages as TablePages
 from edl_ckpt.core.reading.reader import Checkpoint as Checkpoint
 from edl_ckpt.core.reading.reader import open_checkpoint as open_checkpoint
-from edl_ckpt.core.reading.reader import restore as restore
+from edl_ckpt.core.reading.restoring import restore as restore
 from edl_ckpt.core.reading.table import Part as Part
 from edl_ckpt.core.reading.table import PartLike as PartLike
 from edl_ckpt.core.reading.table import Rows as Rows

@@ -12,7 +12,7 @@ from builders import write_checkpoint
 from checkpoints import only
 from edl_ckpt.core import Checkpoint, CheckpointSaver, Version, restore, verify_version
 from edl_ckpt.core.model.dtypes import DTYPES
-from edl_ckpt.core.reading import reader
+from edl_ckpt.core.reading import reader, restoring
 from oracle import Model, Table
 
 DIM = 2
@@ -56,6 +56,6 @@ def test_few_headers_are_read_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
         opened.append(len(version.shards))
         return genuine(version, **options)
 
-    monkeypatch.setattr(reader, "open_checkpoint", counted)
+    monkeypatch.setattr(restoring, "open_checkpoint", counted)
     assert restore(only(tmp_path), 3, 8).tables["t"].vectors.dtype == np.dtype(DTYPES["float64"].name)
     assert opened == [1]
