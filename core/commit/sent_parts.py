@@ -7,7 +7,7 @@ record of attempts is needed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
@@ -90,25 +90,52 @@ class SharedUploads:
         store = open_objects(self.location)
         if not has_parts(store):
             raise UnsupportedError("this storage takes no parts of objects", path=self.location.url)
-        writers: dict[int, PartsWriter] = {}
+        writers: dict[int, list[PartsWriter]] = {}
         for target, edges, first in extents:
             upload = self.uploads[target]
-            writers[target] = store.parts_of(upload.relative, upload.upload_id, edges=edges, first=first, memory=memory)
+            writer = store.parts_of(upload.relative, upload.upload_id, edges=edges, first=first, memory=memory)
+            writers.setdefault(target, []).append(writer)
         files = SentFiles(writers)
         yield files
-        files.sent = [TargetPart(target, part) for target, writer in writers.items() for part in writer.sent()]
+        files.sent = [
+            TargetPart(target, part) for target, some in writers.items() for writer in some for part in writer.sent()
+        ]
 
 
 class SentFiles(Sinks):
     """The targets of a task, by their numbers; bytes for any other target are dropped."""
 
-    def __init__(self, writers: Mapping[int, PartsWriter]) -> None:
-        self._writers = writers
+    def __init__(self, writers: Mapping[int, Sequence[PartsWriter]]) -> None:
+        self._writers = {target: _joined(some) for target, some in writers.items()}
         self.sent: list[TargetPart] = []
         """The parts, once they are sent."""
 
     def __getitem__(self, index: int) -> Sink:
         return self._writers.get(index, _DROPPED)
+
+
+def _joined(writers: Sequence[PartsWriter]) -> Sink:
+    """Return what writes the parts of all of them."""
+    return writers[0] if len(writers) == 1 else _Several(writers)
+
+
+class _Several(Sink):
+    """Parts of one target that do not follow each other: each writer drops what is none of its own."""
+
+    def __init__(self, writers: Sequence[PartsWriter]) -> None:
+        self._writers = writers
+        self.path = writers[0].path
+
+    def write_between(self, between: Iterable[tuple[int, bytes]]) -> None:
+        """Give all of them what stands between values."""
+        listed = list(between)
+        for writer in self._writers:
+            writer.write_between(listed)
+
+    def write(self, offset: int, data: memoryview | bytes) -> None:
+        """Write the bytes that belong to any of these parts."""
+        for writer in self._writers:
+            writer.write(offset, data)
 
 
 class _Dropped:

@@ -80,6 +80,21 @@ class Crc32:
         with self._lock:
             self._pieces.update(pieces)
 
+    def join(self) -> None:
+        """Make one piece of those that follow each other, so that they are few to send."""
+        with self._lock:
+            joined: dict[int, tuple[int, int]] = {}
+            begin = end = -1
+            for at, (size, crc) in sorted(self._pieces.items()):
+                if at == end:
+                    before, known = joined[begin]
+                    joined[begin] = before + size, combined_crc32(known, crc, size, self.kind)
+                else:
+                    joined[at] = size, crc
+                    begin = at
+                end = at + size
+            self._pieces = joined
+
     @property
     def size_bytes(self) -> int:
         """Return the bytes of all pieces."""
