@@ -7,7 +7,7 @@ the new files through their own format, and compares the sums.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
@@ -212,6 +212,29 @@ class Conversion(MovePlan):
             if size_bytes and (file, offset) not in cuts:
                 found.setdefault(file, {})[offset] = size_bytes
         return SummedValues(destination.checksum, found)
+
+    @property
+    def fixed_framing(self) -> Iterator[tuple[int, int, bytes]]:
+        """Yield values that are computed, and all other framing where it has no checksums."""
+        yield from self.destination.computed
+        if not self.destination.checksum:
+            yield from self.destination.literals({})
+
+    @property
+    def checked_values(self) -> Iterator[tuple[int, int, int]]:
+        """Yield all but what is computed."""
+        destination = self.destination
+        computed = {(file, offset) for file, offset, _ in destination.computed}
+        for _, file, offset, size_bytes in destination.summed if destination.checksum else ():
+            if size_bytes and (file, offset) not in computed:
+                yield file, offset, size_bytes
+
+    def row_numbers(self, number: int) -> tuple[int, int]:
+        """Return the numbers that the ids of the stretch are."""
+        piece = self.survey.stretches[number].piece(self.source)
+        size = piece.run.encoding.itemsize
+        first, end = (piece.run.first + (at - piece.run.start) // size for at in (piece.start, piece.end))
+        return first, end
 
     @property
     def meaning(self) -> Meaning:

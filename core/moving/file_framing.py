@@ -11,6 +11,7 @@ from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.thread_memory import ThreadMemory
 from edl_ckpt.core.converting.destinations.interface import Destination
 from edl_ckpt.core.kernel.checksums import Crc32
+from edl_ckpt.core.moving.extents import ExtentSinks, Span
 from edl_ckpt.core.moving.framing import Crcs, Framing
 from edl_ckpt.core.moving.sums import SummedSink
 from edl_ckpt.core.storage.interface import OnDisk, RangeReader, Sink, Sinks, is_on_disk
@@ -33,6 +34,7 @@ class FileFraming(Framing):
         self._memory = ThreadMemory()
         self._summed = list(destination.summed) if destination.checksum else []
         self._crcs = {(file, offset): Crc32(destination.checksum) for _, file, offset, _ in self._summed}
+        self._sums_computed = False
         is_read_back = not self._summed or all(map(is_on_disk, files))
         self.files: Sinks = files if is_read_back else self._summing(files)
         self.crcs: Crcs = self._crcs if is_read_back else {}
@@ -41,14 +43,21 @@ class FileFraming(Framing):
         """Return the files, which sum what is written to them."""
         sums: dict[int, dict[int, Crc32]] = {}
         sizes: dict[int, dict[int, int]] = {}
+        apart = {place[:2] for place in self._destination.computed} if self._sums_computed else set()
         for _, file, offset, size in self._summed:
-            if size:  # values of no bytes may begin where others do
+            if size and (file, offset) not in apart:  # values of no bytes may begin where others do
                 sums.setdefault(file, {})[offset] = self._crcs[file, offset]
                 sizes.setdefault(file, {})[offset] = size
         return [
             SummedSink(file, sums[number], sizes[number]) if number in sums else file
             for number, file in enumerate(files)
         ]
+
+    def only(self, spans: Mapping[int, Sequence[Span]]) -> None:
+        """Write only these bytes; they are summed as they are written, and computed values by themselves."""
+        self._sums_computed = True
+        self.files = ExtentSinks(self._summing(self._plain), spans)
+        self.crcs = {}
 
     def write_before(self) -> None:
         """Write it before the values where it has no checksums, so that the parts of uploads are whole soon."""
@@ -66,6 +75,8 @@ class FileFraming(Framing):
             self._carry(name)
         for file, offset, data in self._destination.computed:
             self.files[file].write(offset, data)
+            if self._sums_computed and (file, offset) in self._crcs:
+                self._crcs[file, offset].add(0, data)
         if self._destination.checksum:
             self._write(self._sums())
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from edl_ckpt.core.kernel.checksums import Crc32
+from edl_ckpt.core.moving.extents import ExtentSinks, Span
 from edl_ckpt.core.moving.goal import ShardGoal
 from edl_ckpt.core.storage.interface import Sink, Sinks
 
@@ -24,6 +25,9 @@ class Framing(Protocol):
     def write_before(self) -> None:
         """Write what needs no value."""
 
+    def only(self, spans: Mapping[int, Sequence[Span]]) -> None:
+        """Write from now on only these bytes of the files: other processes send the rest, as a task says."""
+
     def take(self, crcs: Mapping[tuple[int, int], Mapping[int, tuple[int, int]]]) -> None:
         """Take the checksums of pieces that another process has written."""
 
@@ -35,7 +39,8 @@ class ShardFraming(Framing):
     """That of shards: heads of tables and of variables, but for those among small tables, which move along."""
 
     def __init__(self, goal: ShardGoal, files: Sequence[Sink]) -> None:
-        self._goal, self.files = goal, files
+        self._goal = goal
+        self.files: Sinks = files
         self.crcs: Crcs = {}
 
     def write_before(self) -> None:
@@ -44,6 +49,10 @@ class ShardFraming(Framing):
         large = [name for name in layouts.names if name not in self._goal.small]
         for ps_id in range(len(layouts)):
             self.files[ps_id].write_between([*layouts.front(ps_id), *layouts.heads(ps_id, large)])
+
+    def only(self, spans: Mapping[int, Sequence[Span]]) -> None:
+        """Write only these bytes of the shards."""
+        self.files = ExtentSinks(self.files, spans)
 
     def take(self, crcs: Mapping[tuple[int, int], Mapping[int, tuple[int, int]]]) -> None:
         """Take nothing: shards have no checksums."""

@@ -31,7 +31,8 @@ from edl_ckpt.core.converting.rows import Cut
 from edl_ckpt.core.kernel import bulk, routing
 from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.kernel.routing import Part
-from edl_ckpt.core.moving.goal import ID_BYTES, Goal, Rule, ShardGoal, TableSinks
+from edl_ckpt.core.moving.extents import wants
+from edl_ckpt.core.moving.goal import ID_BYTES, Goal, Rule, ShardGoal, TableSinks, cuts_in
 from edl_ckpt.core.moving.input import Cast, FileRows, FileValues, Input, Stretch, read_bytes
 from edl_ckpt.core.moving.meaning import Meaning
 from edl_ckpt.core.moving.parts import DenseBytes
@@ -161,9 +162,15 @@ class Mover:
         files: Sinks,
         reporter: Reporter,
         crcs: Mapping[tuple[int, int], Crc32] | None = None,
+        *,
+        skips: bool = False,
     ) -> None:
-        """Take what all tasks share, and the `crcs` of tensors, by the file and the offset of each cut that has one."""
+        """Take what all tasks share, and the `crcs` of tensors, by the file and the offset of each cut that has one.
+
+        With `skips`, rows of which no file takes any are not read; then `sketch` lacks them.
+        """
         self.terms = terms
+        self._skips = skips
         self.goal = terms.goal
         self.source = source
         self.files = files
@@ -264,7 +271,7 @@ class Mover:
         if not row_bytes:
             self.sketch.add_rows(table, block.ids, np.empty((len(block.ids), 0), np.uint8))
             return
-        if not values:
+        if not values or (self._skips and not self._is_wanted(table, rows, values_at)):
             return
         sketch, values_at = bulk.new_sketch(row_bytes), values_at.copy()
         if turns.rule.by_number:
@@ -278,6 +285,19 @@ class Mover:
             self._move_in_steps(rows, values_at, sketch, gathered)
         if len(block.ids):
             self.sketch.add_sketch(table, sketch)
+
+    def _is_wanted(self, table: str, rows: MovedRows, values_at: bulk.I64) -> bool:
+        """Say whether any file takes any row of a piece."""
+        row_bytes = rows.file.moved_bytes
+        if not len(rows.block.ids):
+            return False
+        if self.goal.rules.of(table).by_number:
+            start, size = int(rows.block.ids[0]) * row_bytes, len(rows.block.ids) * row_bytes
+            cuts = cuts_in(self.goal.cuts(table), start, size)
+            return any(wants(self.files[cut.file], cut.offset + max(start - cut.start, 0), size) for cut in cuts)
+        targets = np.flatnonzero(rows.counts)
+        places = zip(targets.tolist(), values_at[targets].tolist(), rows.counts[targets].tolist(), strict=True)
+        return any(wants(rows.sinks[target], at, count * row_bytes) for target, at, count in places)
 
     def cast(self, data: bulk.U8, cast: Cast) -> bulk.U8:
         """Return bytes of values, or rows of them, in another dtype; those that become infinite are counted."""

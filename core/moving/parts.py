@@ -59,12 +59,26 @@ class TaskRead(NamedTuple, Generic[Rows]):
     counts: bool = True
 
 
+class SummedBytes(NamedTuple):
+    """Bytes of a file that have a checksum in the framing."""
+
+    file: int
+    offset: int
+    size: int
+
+
 class MoveTask(NamedTuple, Generic[Rows]):
     """What one task reads, and the parts of uploads that it sends."""
 
     dense: tuple[DenseBytes, ...] = ()
     reads: tuple[TaskRead[Rows], ...] = ()
     extents: tuple[Extent, ...] = ()
+    again: tuple[DenseBytes, ...] = ()
+    """What it reads of variables, and another task counts."""
+    between: tuple[tuple[int, int, bytes], ...] = ()
+    """The (file, offset, bytes) of framing in its parts that only the planner knows."""
+    summed: tuple[SummedBytes, ...] = ()
+    """The values whose checksums it answers, as far as they are in its parts."""
 
 
 @dataclass(frozen=True, slots=True)

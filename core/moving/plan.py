@@ -12,7 +12,7 @@ from front to back.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import chain, groupby, pairwise
@@ -156,6 +156,20 @@ class MovePlan(ABC):
     def summed(self) -> SummedValues:
         """Return which values have checksums in the framing."""
         return SummedValues()
+
+    @property
+    def fixed_framing(self) -> Iterable[tuple[int, int, bytes]]:
+        """Return the (file, offset, bytes) of the framing that is known before any value moves."""
+        return ()
+
+    @property
+    def checked_values(self) -> Iterable[tuple[int, int, int]]:
+        """Return the (file, offset, bytes) of all moved values that have a checksum in the framing."""
+        return ()
+
+    def row_numbers(self, number: int) -> tuple[int, int]:
+        """Return the first row of a stretch of a matrix whose rows have numbers, and the one behind its last."""
+        raise LookupError(number)
 
     def move_sorted(self, mover: Mover, job: Job, directory: str) -> None:
         """Move the tables that must be sorted, in temporary files in a directory; the `order` does not have them."""

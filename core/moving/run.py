@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import starmap
 from typing import Final, Protocol
 
-from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.packing import packed, together
-from edl_ckpt.core.base.parallel import RESULT_BYTES, Executor, run_all
+from edl_ckpt.core.base.parallel import RESULT_BYTES, Executor, run_all, run_parallel
 from edl_ckpt.core.commit.interface import SharedTargets
 from edl_ckpt.core.commit.sent_parts import Sending, SharedUploads, TargetPart
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
+from edl_ckpt.core.moving.extents import ExtentSinks, spans_of
+from edl_ckpt.core.moving.file_parts import FileParts
 from edl_ckpt.core.moving.framing import Framing
 from edl_ckpt.core.moving.input import Input, Stretch
 from edl_ckpt.core.moving.move import Movable, Mover, MoveTerms, exceeds_page_cache
-from edl_ckpt.core.moving.parts import DenseBytes, MoveTask, TaskRead, part_tasks, plan_parts
+from edl_ckpt.core.moving.parts import WORKER_PART_BYTES, DenseBytes, MoveTask, TaskRead, part_tasks, plan_parts
 from edl_ckpt.core.moving.plan import MovePlan, ShardPlan
 from edl_ckpt.core.moving.settings import ReshardSettings
-from edl_ckpt.core.moving.tasks import MoveDone, move_task, with_sum_bytes
+from edl_ckpt.core.moving.tasks import MoveDone, move_reads, move_task, with_sum_bytes
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.reading.picklable import HeldValue
 
@@ -107,8 +108,9 @@ class Move:
         """Let other processes move everything; raises UnsupportedError where they cannot."""
         executor = self._job.executor
         targets, tasks, memory_bytes = output.share(), self.tasks(executor), 0
+        own: Sequence[MoveTask[Stretch]] = ()
         if isinstance(targets, SharedUploads):
-            tasks, memory_bytes = self._part_tasks(targets.part_bytes)
+            tasks, memory_bytes, own = self._part_tasks(targets.part_bytes, framing)
         else:
             executor.share(targets.place)
             framing.write_before()
@@ -119,20 +121,36 @@ class Move:
                 moved.add(done)
                 framing.take(done.crcs)
                 output.take(done.parts)
+        for mover in run_parallel(partial(self._move_here, framing), own, self._job.workers):
+            moved.add(mover)
 
-    def _part_tasks(self, least_bytes: int) -> tuple[Iterator[MoveTask[Stretch]], int]:
-        """Return the tasks that send all parts of uploads, and what each process has in memory for parts."""
+    def _part_tasks(
+        self, least_bytes: int, framing: Framing
+    ) -> tuple[Iterator[MoveTask[Stretch]], int, Sequence[MoveTask[Stretch]]]:
+        """Return the tasks that send parts of uploads, what each process has in memory for parts, and this one's tasks.
+
+        This one sends the parts that need what no task knows, as checksums of the values of several tasks.
+        """
         plan = self._plan
-        if not isinstance(plan, ShardPlan):
-            raise UnsupportedError("a cluster sends to object storage only shards of ElasticDL")
-        parts = self._settings.parts or plan_parts(plan, self._job.executor, least_bytes)
-        planned = part_tasks(plan, parts.groups, parts.least_bytes, parts.task_bytes)
-        return map(self._named, planned), parts.memory_bytes
+        if isinstance(plan, ShardPlan):
+            parts = self._settings.parts or plan_parts(plan, self._job.executor, least_bytes)
+            planned = part_tasks(plan, parts.groups, parts.least_bytes, parts.task_bytes)
+            return map(self._named, planned), parts.memory_bytes, ()
+        files = FileParts(plan, self._job.executor, least_bytes)
+        framing.only(files.own_spans())
+        framing.write_before()
+        return map(self._named, files.tasks()), WORKER_PART_BYTES, [*map(self._named, files.own_tasks())]
+
+    def _move_here(self, framing: Framing, task: MoveTask[Stretch]) -> Mover:
+        """Do a task in this process."""
+        files = ExtentSinks(framing.files, spans_of(task.extents))
+        return move_reads(self._source, task, files, self.terms, self._job.reporter)
 
     def _named(self, task: MoveTask[int]) -> MoveTask[Stretch]:
         """Return a planned task with its stretches in place of their numbers."""
         named = ((self._plan.stretch(rows) if isinstance(rows, int) else rows, *how) for rows, *how in task.reads)
-        return MoveTask(task.dense, tuple(starmap(TaskRead[Stretch], named)), task.extents)
+        reads = tuple(starmap(TaskRead[Stretch], named))
+        return MoveTask(task.dense, reads, task.extents, task.again, task.between, task.summed)
 
     def _pieces(self, mover: Mover) -> Iterator[Movable]:
         """Yield small tables, then each file from front to back, few files at a time: few parts are open."""

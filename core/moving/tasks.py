@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 from edl_ckpt.core.base.parallel import Advance
-from edl_ckpt.core.base.progress import SILENT, Counted
+from edl_ckpt.core.base.progress import SILENT, Counted, Reporter
 from edl_ckpt.core.commit.interface import SharedTargets
-from edl_ckpt.core.commit.sent_parts import Sending, TargetPart
+from edl_ckpt.core.commit.sent_parts import Sending, SharedUploads, TargetPart
 from edl_ckpt.core.converting.rows import Cut
 from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.kernel.routing import sketch_size
+from edl_ckpt.core.moving.extents import ExtentSinks, spans_of
 from edl_ckpt.core.moving.goal import Goal, cuts_in
 from edl_ckpt.core.moving.input import Input, Stretch
 from edl_ckpt.core.moving.move import Mover, MoveTerms
@@ -40,23 +44,57 @@ def move_task(
     """Move what a task needs, in another process; what it reads again is neither summed nor reported."""
     goal, cuts = terms.goal, _cuts_of(task, terms.goal)
     numbers = {cut.file for cut in cuts} | _files_of(task, goal)
+    sends_parts = isinstance(targets, SharedUploads)
     crcs, row_crcs = terms.sums.of_cuts(cuts), terms.sums.of_rows(numbers)
+    if sends_parts:  # what is read is not what is sent: bytes are summed as they are sent
+        crcs, row_crcs = {}, {(file, offset): Crc32(terms.sums.checksum) for file, offset, _ in task.summed}
     with targets.opened(numbers, task.extents, opened.memory) as files:
-        sinks: Sinks = SummedSinks(files, row_crcs, terms.sums.rows) if row_crcs and task.reads else files
-        first = Mover(terms, opened.source, sinks, Counted(advance), crcs)
-        again = Mover(terms, opened.source, sinks, SILENT)
+        sinks: Sinks = files
+        if sends_parts:
+            sinks = _sinks_of_parts(files, task, row_crcs)
+        elif row_crcs and task.reads:
+            sinks = SummedSinks(files, row_crcs, terms.sums.rows)
         for extent in task.extents:
             files[extent.target].write_between(goal.between(extent))
-        for dense in task.dense:
-            first.move_dense(dense)
-        for rows, values, counts in task.reads:
-            mover = first if counts else again
-            if isinstance(rows, Stretch):
-                mover.move_stretch(rows, values=values)
-            else:
-                mover.move_small(rows)
+        for number, of_file in groupby(task.between, key=itemgetter(0)):
+            files[number].write_between((offset, data) for _, offset, data in of_file)
+        first = move_reads(opened.source, task, sinks, terms, Counted(advance), crcs)
+    for crc in row_crcs.values():
+        crc.join()
     done = {place: crc.pieces for place, crc in {**crcs, **row_crcs}.items() if crc.size_bytes}
     return MoveDone(first.sketch, first.tensors, first.overflowed, files.sent, done)
+
+
+def move_reads(
+    source: Input,
+    task: MoveTask[Stretch],
+    files: Sinks,
+    terms: MoveTerms,
+    reporter: Reporter,
+    crcs: Mapping[tuple[int, int], Crc32] | None = None,
+) -> Mover:
+    """Read what a task needs, and write what the files take of it; return the mover with the sums of what counts."""
+    first = Mover(terms, source, files, reporter, crcs)
+    again = Mover(terms, source, files, SILENT, skips=True)
+    for dense in task.dense:
+        first.move_dense(dense)
+    for dense in task.again:
+        again.move_dense(dense)
+    for rows, values, counts in task.reads:
+        mover = first if counts else again
+        if isinstance(rows, Stretch):
+            mover.move_stretch(rows, values=values)
+        else:
+            mover.move_small(rows)
+    return first
+
+
+def _sinks_of_parts(files: Sinks, task: MoveTask[Stretch], crcs: Mapping[tuple[int, int], Crc32]) -> Sinks:
+    """Return the files of a task that sends parts: they take only the bytes of these, and sum each of them once."""
+    sizes: dict[int, dict[int, int]] = {}
+    for file, offset, size in task.summed:
+        sizes.setdefault(file, {})[offset] = size
+    return ExtentSinks(SummedSinks(files, crcs, sizes), spans_of(task.extents))
 
 
 def _cuts_of(task: MoveTask[Stretch], goal: Goal) -> list[Cut]:
