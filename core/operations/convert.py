@@ -80,9 +80,8 @@ def convert_version(
     """Write a version for so many ranks, by default as many as it has, in its own place or at an `output` location.
 
     `system` is by default its own; another one needs an output. `names` are a map of names, before the changes.
-    `most_file_bytes` is for safetensors, whose files have at most so many bytes. An `executor` on a cluster, and a
-    bound of the memory of all batches, are for shards of ElasticDL; a cluster also writes the files of other systems
-    that its workers share. With `dry_run` nothing is written.
+    `most_file_bytes` is for safetensors, whose files have at most so many bytes. A bound of the memory of all batches
+    is for shards of ElasticDL. With `dry_run` nothing is written.
     Raises RefusedError for a target that is there, or that no version can replace; UnsupportedError for what the system
     cannot hold, and where files cannot be written; EdlCkptError when the proof fails; and what `check_trust` raises
     unless `force` is set.
@@ -118,8 +117,6 @@ def convert_version(
         raise UsageError("a bound of memory is for versions of ElasticDL")
     where = version.location if output is None else Location.of(output)
     executor = wrapped(executor)
-    if executor is not None and where.local_path is None:
-        raise UnsupportedError("a cluster sends to object storage only shards of ElasticDL", path=where.url)
     if not dry_run:
         check_target(executor, where, version.size_bytes, reporter=reporter)
     job = job_of(executor, [version], workers=workers, target=where, reporter=reporter)
@@ -171,7 +168,8 @@ def _to_files(
         source_input.proof.confirm_first(job)
         source_input.proof.restart()
         properties = open_location(where).properties
-        _warn_of_spool(plan, properties, job)
+        if not job.executor.is_cluster:  # its workers send most parts, and do not wait for checksums
+            _warn_of_spool(plan, properties, job)
         return write_version(
             plan,
             _FilePlace(where, replace(new, copies=_planned(plan, new, where)), version),

@@ -18,6 +18,7 @@ from waiting import wait_until
 def with_parts(monkeypatch: pytest.MonkeyPatch, size_bytes: int) -> None:
     """Let the least part have so many bytes, here and in moto, and tasks have some parts."""
     monkeypatch.setattr(S3Store, "properties", replace(S3Store.properties, part_bytes=size_bytes))
+    monkeypatch.setattr("edl_ckpt.core.storage.s3.upload.MIN_PART_BYTES", size_bytes)
     monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", size_bytes)
     monkeypatch.setattr("edl_ckpt.core.cluster.executor.LEAST_TASK_BYTES", 4 * size_bytes)
 

@@ -7,12 +7,13 @@ each of them to a new object under its own name, and those become visible togeth
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.parallel import run_all
+from edl_ckpt.core.commit.sent_parts import SharedUpload, SharedUploads, TargetPart
 from edl_ckpt.core.storage.interface import ObjectWriter, PartsStore
 from edl_ckpt.core.storage.parts import PartMemory
 
@@ -37,6 +38,20 @@ class StagedObjects:
     def begin(self) -> None:
         """Begin all objects."""
         run_all(lambda item: item.begin(), self.objects, _AT_ONCE)
+
+    def share(self) -> SharedUploads:
+        """Return them as a value, for other processes that send their parts."""
+        uploads = {
+            number: SharedUpload(item.path.removeprefix(self._store.path("")), item.size_bytes, item.upload_id)
+            for number, item in enumerate(self.objects)
+            if item.upload_id
+        }
+        return SharedUploads(self._store.location, uploads, self._store.properties.part_bytes)
+
+    def take(self, parts: Iterable[TargetPart]) -> None:
+        """Take the parts that other processes have sent."""
+        for target, part in parts:
+            self.objects[target].take([part])
 
     def complete(self) -> None:
         """Make sure that every byte was written, and let the proof see the objects."""

@@ -122,12 +122,12 @@ def requested(request: ExportRequest, format_name: str | None, executor: Executo
     if request.digests and request.partial:
         raise UsageError("`digests` cannot be used with `partial`: they are of a whole version")
     _check_traits(FORMATS[name], request, is_cluster=cluster is not None)
+    chosen = Bundle if name == Bundle.traits.name and _is_whole_bundle(request) else FORMATS[name]
     if cluster is not None:
         if request.partial:
             raise UsageError("`partial` cannot be used with `executor`")
-        _check_parts(name, request)
+        _check_parts(chosen, request)
     _check_remap(FORMATS[name], request)
-    chosen = Bundle if name == Bundle.traits.name and _is_whole_bundle(request) else FORMATS[name]
     if not issubclass(chosen, SystemFormat) and (request.ranks or request.names):
         of_systems = _names(each for each in _FORMATS if issubclass(each, SystemFormat))
         raise UsageError(f"`ranks` and `names` are for {of_systems}, and for tensorflow with `ranks`")
@@ -175,7 +175,7 @@ def _is_whole_bundle(request: ExportRequest) -> bool:
     chosen = request.selection
     is_plain = chosen == Selection(chosen.tables, chosen.variables, chosen.dtype) and not request.partial
     is_bundle = request.version.layout.system == Bundle.traits.name
-    return request.ranks is not None or (is_bundle and is_plain and request.cluster is None and request.limit is None)
+    return request.ranks is not None or (is_bundle and is_plain and request.limit is None)
 
 
 def _cluster_of(executor: ExecutorLike | None, request: ExportRequest) -> ClusterExecutor | None:
@@ -191,15 +191,15 @@ def _cluster_of(executor: ExecutorLike | None, request: ExportRequest) -> Cluste
     return given
 
 
-def _check_parts(name: str, request: ExportRequest) -> None:
+def _check_parts(kind: type[ExportFormat], request: ExportRequest) -> None:
     """Raise UnsupportedError unless the workers of a cluster can write an export."""
-    if issubclass(FORMATS[name], SystemFormat):
-        _check_shared_files(name, request)
+    if issubclass(kind, SystemFormat):
+        _check_shared_files(request)
         return
-    if not issubclass(FORMATS[name], PartsFormat):
+    if not issubclass(kind, PartsFormat):
         in_parts = sorted(each.traits.name for each in _FORMATS if issubclass(each, (PartsFormat, SystemFormat)))
         raise UnsupportedError(
-            f"a cluster cannot export as {name}",
+            f"a cluster cannot export as {kind.traits.name}",
             hint=f"without --cluster, this machine exports it; a cluster writes {', '.join(in_parts)}",
         )
     chosen = request.selection
@@ -210,11 +210,8 @@ def _check_parts(name: str, request: ExportRequest) -> None:
         )
 
 
-def _check_shared_files(name: str, request: ExportRequest) -> None:
+def _check_shared_files(request: ExportRequest) -> None:
     """Raise UnsupportedError unless the workers of a cluster can write the files of a system together."""
-    if request.goal.local_path is None:
-        hint = "without --cluster, this machine writes there; a cluster writes to a file system that its workers share"
-        raise UnsupportedError(f"a cluster does not export {name} to object storage", path=request.goal.url, hint=hint)
     if request.selection.remap:
         hint = "without --cluster, this machine numbers them"
         raise UnsupportedError("a cluster does not number the rows of tables (`remap`)", hint=hint)
@@ -257,9 +254,9 @@ def export_version(
     and dynamicemb, and with `ranks` tensorflow, get their own checkpoint files for so many ranks; `names` says there
     which matrices are tables, and renames too.
 
-    An `executor` on a cluster writes safetensors and parquet to S3, or to a file system that its workers share:
-    a directory with a file for each task. The files of the systems dcp, tfra, dynamicemb and torch-checkpointing it
-    writes as one machine does, to such a file system.
+    An `executor` on a cluster writes to S3, or to a file system that its workers share: safetensors and parquet as a
+    directory with a file for each task, and the files of the systems dcp, tfra, dynamicemb, torch-checkpointing and,
+    with `ranks`, tensorflow as one machine does.
 
     Memory is a few times `part_bytes`. An output at a URL is written to the local disk first, but for files of other
     systems on S3, which are proved under a hidden name there. Raises RefusedError for a target that exists, or that

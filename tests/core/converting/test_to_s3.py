@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bucket_parts import killed_midway, nothing_is_left
+from bucket_parts import killed_midway, nothing_is_left, with_parts
 from checkpoints import at, files_of, only, save_large
 from edl_ckpt.core import (
     Changes,
@@ -160,11 +160,39 @@ def test_tables_of_a_bundle_in_many_tasks(
     assert verify_version(only(tmp_path / "there"), level="deep").fingerprint == made.fingerprint
 
 
-def test_a_cluster_does_not_send_to_a_bucket(s3: Bucket, client: Any) -> None:
-    """Parts of uploads are planned for shards of ElasticDL alone: another system is refused before any work."""
-    with pytest.raises(UnsupportedError, match="only shards of ElasticDL"):
-        converted(at(SYSTEMS / "dcp/torchrec", 2), output=s3.url, executor=client)
-    assert files_in(s3, "run/") == {}
+@pytest.mark.parametrize(("folder", "number"), STEPS, ids=IDS)
+def test_a_cluster_and_a_bucket(
+    s3: Bucket, tmp_path: Path, folder: str, number: int, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processes of a cluster send the parts of the same files, each byte once."""
+    with_parts(monkeypatch, 1 << 10)
+    version = at(SYSTEMS / folder, number)
+    here = converted(version, output=tmp_path / "here")
+    s3.proxy.reset()
+    there = converted(version, output=s3.url, executor=ClusterExecutor(client))
+    assert files_in(s3, "run/") == versions_in(tmp_path / "here")
+    assert s3.proxy.request_bytes("upload_part") == there.bytes_written
+    assert (there.fingerprint, there.rows, there.items) == (here.fingerprint, here.rows, here.items)
+    assert there.untouched == here.untouched
+    nothing_is_left(s3)
+    assert verify_version(list_versions(s3.url).versions[0], level="deep").sealed
+
+
+@pytest.mark.parametrize("system", ["tensorflow", "dynamicemb", "tfra"])
+def test_large_tables_of_a_cluster_and_a_bucket(
+    s3: Bucket, large: Path, tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch, system: str
+) -> None:
+    """Many tasks send parts of one table, whose rows have each bucket in one order, or groups in one file."""
+    with_parts(monkeypatch, 64 << 10)
+    monkeypatch.setattr("edl_ckpt.core.moving.file_parts._MOST_BYTES", 2 << 20)
+    monkeypatch.setattr("edl_ckpt.core.moving.version_input.PIECE_BYTES", 64 << 10)
+    changes = Changes(tables=("users",))
+    converted(only(large), output=tmp_path / "here", system=system, changes=changes)
+    converted(only(large), output=s3.url, system=system, changes=changes, executor=client)
+    found, wanted = files_in(s3, "run/"), versions_in(tmp_path / "here")
+    assert found.keys() == wanted.keys()
+    assert [name for name in found if found[name] != wanted[name]] == []
+    nothing_is_left(s3)
 
 
 def test_parts_that_wait_are_a_warning(s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

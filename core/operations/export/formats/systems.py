@@ -16,7 +16,7 @@ from edl_ckpt.core.converting.changes import Changes, left_out_lines
 from edl_ckpt.core.converting.items import items_out
 from edl_ckpt.core.converting.name_map import NameMap, with_tables
 from edl_ckpt.core.moving.conversion import Conversion, plan_conversion
-from edl_ckpt.core.moving.run import Move
+from edl_ckpt.core.moving.run import Move, SharedOutput
 from edl_ckpt.core.moving.settings import settings_of_files
 from edl_ckpt.core.moving.staged_files import StagedFiles
 from edl_ckpt.core.moving.version_input import VersionInput
@@ -35,6 +35,7 @@ from edl_ckpt.core.operations.export.output.target import (
     ExportTarget,
     LocalTarget,
     OpenedFiles,
+    UploadTarget,
     check_output,
     open_target,
 )
@@ -74,11 +75,15 @@ class SystemFormat(ExportFormat):
 
     def _shared(
         self, target: ExportTarget, plan: Conversion, files: OpenedFiles
-    ) -> AbstractContextManager[SharedFiles | None]:
+    ) -> AbstractContextManager[SharedOutput | None]:
         """Return what lets the workers of a cluster write the files, too; None where there is none."""
-        if self.request.cluster is None:
+        cluster = self.request.cluster
+        if cluster is None:
             return nullcontext()
-        assert isinstance(target, LocalTarget)  # noqa: S101 - object storage and streams are refused
+        if isinstance(target, UploadTarget):
+            cluster.share(target.meet())
+            return nullcontext(target.shared())
+        assert isinstance(target, LocalTarget)  # noqa: S101 - streams are refused
         names = list(plan.destination.files)
         return SharedFiles(target.path, target.meet().path, names, files.sinks, files.others_write)
 

@@ -300,6 +300,11 @@ class UploadTarget(ExportTarget):
         room = Location(tempfile.gettempdir())
         yield OpenedFiles(staged.objects, staged.place, room, self._store.properties, staged.complete)
 
+    def shared(self) -> StagedObjects:
+        """Return the objects that `opened` has begun, whose parts other processes send."""
+        assert self._staged is not None  # noqa: S101 - the storage has parts, as whoever asks has looked
+        return self._staged
+
     def publish(self) -> tuple[ExportedFile, ...]:
         """Upload all files, complete them back to back, and return them under their remote names."""
         if self._staged is not None:

@@ -60,6 +60,11 @@ def test_same_bytes(tmp_path: Path, client: Any, name: FormatName) -> None:
     same_files(only(tmp_path / "run"), client, tmp_path, name, ranks=3, selection=tables)
 
 
+def test_a_bundle(tmp_path: Path, client: Any) -> None:
+    """A bundle for so many parts, with the names that its source has."""
+    same_files(at(DATA / "bundle/deeprec", 100), client, tmp_path, "tensorflow", ranks=2)
+
+
 def test_rows_with_numbers(tmp_path: Path, client: Any) -> None:
     """A matrix of a system goes out by the numbers of its rows, from several tasks."""
     same_files(at(DATA / "dcp/torchrec", 2), client, tmp_path, "dcp", ranks=3)
@@ -101,19 +106,13 @@ def test_a_killed_worker(tmp_path: Path, processes: Any, monkeypatch: pytest.Mon
     assert killed
 
 
-@pytest.mark.parametrize(
-    ("goal", "options", "says"),
-    [
-        ("s3://bucket/out", {}, "a cluster does not export dcp to object storage"),
-        ("out", {"selection": Selection(remap=True)}, "does not number the rows"),
-    ],
-)
-def test_refused(tmp_path: Path, client: Any, goal: str, options: dict[str, Any], says: str) -> None:
+@pytest.mark.parametrize("goal", ["s3://bucket/out", "out"])
+def test_refused(tmp_path: Path, client: Any, goal: str) -> None:
     """What a cluster cannot write is refused before anything is read, with the way that is left."""
     save_mixed(tmp_path / "run")
-    place = goal if ":" in goal else tmp_path / goal
+    place, chosen = goal if ":" in goal else tmp_path / goal, Selection(remap=True)
     for function in (export_version, plan_export):
-        with pytest.raises(UnsupportedError, match=says) as caught:
-            function(only(tmp_path / "run"), place, format_name="dcp", executor=client, **options)
+        with pytest.raises(UnsupportedError, match="does not number the rows") as caught:
+            function(only(tmp_path / "run"), place, format_name="dcp", executor=client, selection=chosen)
         assert "without --cluster" in str(caught.value.hint)
     assert not (tmp_path / "out").exists()
