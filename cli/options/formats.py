@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from edl_ckpt.cli.terminal.documents import REFERENCES, Template
 from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.cli.terminal.template import REFERENCES, Template
 from edl_ckpt.core.base.errors import UsageError
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edl_ckpt.cli.terminal.documents import as_csv, to_json
+from edl_ckpt.cli.terminal.csv_rows import as_csv
+from edl_ckpt.cli.terminal.documents import to_json
 
 if TYPE_CHECKING:
     from edl_ckpt.core.kernel.bulk import I64

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from edl_ckpt.cli.render.metadata import metadata_table
 from edl_ckpt.cli.render.shared_tables import first_rows, long_table, shard_table
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.documents import Several, as_dict
+from edl_ckpt.cli.terminal.csv_rows import Several
+from edl_ckpt.cli.terminal.documents import as_dict
 from edl_ckpt.cli.terminal.tables import Cell, Column, Histogram, Lines, beside, head, styled
 from edl_ckpt.core.base import words
 from edl_ckpt.core.sources.systems import shards_of, system_named, title_of

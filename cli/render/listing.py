@@ -9,7 +9,8 @@ from typing import Any
 from edl_ckpt.cli.render.recorded import best_paths, metric_cells, names_of
 from edl_ckpt.cli.render.shared_tables import first_rows
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.documents import Several, picked
+from edl_ckpt.cli.terminal.csv_rows import Several
+from edl_ckpt.cli.terminal.documents import picked
 from edl_ckpt.cli.terminal.tables import PIPE, Bar, Cell, Column, Lines, Table, head, styled
 from edl_ckpt.core.base import words
 from edl_ckpt.core.model.versions import DAMAGED, SUSPECT, Listing, State, Version

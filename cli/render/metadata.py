@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.render.recorded import shown
-from edl_ckpt.cli.terminal.documents import Recorded, document_of
+from edl_ckpt.cli.terminal.csv_rows import Recorded
+from edl_ckpt.cli.terminal.documents import document_of
 from edl_ckpt.cli.terminal.tables import Cell, Column, Lines, Table, head, styled
 from edl_ckpt.core.model.versions import Version
 

@@ -8,7 +8,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.documents import Several, failure, picked, rows_of
+from edl_ckpt.cli.terminal.csv_rows import Several
+from edl_ckpt.cli.terminal.documents import failure, picked, rows_of
 from edl_ckpt.cli.terminal.tables import Cell, Column, Content, Lines, Table, head, styled
 from edl_ckpt.core.base import words
 from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from edl_ckpt.cli.terminal.documents import Several, picked, rows_of
+from edl_ckpt.cli.terminal.csv_rows import Several
+from edl_ckpt.cli.terminal.documents import picked, rows_of
 from edl_ckpt.cli.terminal.tables import Column, Lines, Table
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.render.shared_tables import first_rows
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.documents import Several, failure, picked, rows_of
+from edl_ckpt.cli.terminal.csv_rows import Several
+from edl_ckpt.cli.terminal.documents import failure, picked, rows_of
 from edl_ckpt.cli.terminal.tables import PIPE, Lines, head, styled
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.words import abridged

@@ -1,47 +1,15 @@
-"""Results as JSON documents, as CSV, and as lines of the user's own.
-
-Dataclasses are objects, and what JSON lacks is text. A template makes a line of each row: `--format '{version}
-{state}'`, and only references with `-q`.
-"""
+"""Results as JSON documents: dataclasses are objects, and what JSON lacks is text."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
-from string import Formatter
 from typing import Any, Final
 
-from edl_ckpt.cli.terminal.text import escaped
-from edl_ckpt.core.base.errors import EdlCkptError, UsageError
-from edl_ckpt.core.base.words import meant, size
-
-_FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")
-"""What a cell begins with that spreadsheets compute."""
-
-
-@dataclass(frozen=True, slots=True)
-class Several:
-    """The values of one cell of a row: a list in JSON, and in CSV one text with a gap between them."""
-
-    values: Sequence[Any]
-    gap: str = " "
-
-    def __str__(self) -> str:
-        return self.gap.join(map(str, self.values))
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded(Several):
-    """One cell with any value of JSON: in CSV it is a text that is JSON."""
-
-    values: Any
-
-    def __str__(self) -> str:
-        return to_json(self.values)
-
+from edl_ckpt.core.base.errors import EdlCkptError
 
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
@@ -92,52 +60,6 @@ def rows_of(keys: str, items: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
     return [[*header], *([item.get(key) for key in header] for item in items)]
 
 
-def as_csv(rows: Iterable[Sequence[Any]]) -> str:
-    """Return rows as lines of CSV; True and False as JSON writes them, texts as `no_formula` does."""
-    import csv
-
-    lines = _Lines()
-    csv.writer(lines, lineterminator="\r\n").writerows([[_cell(value) for value in row] for row in rows])
-    return "".join(lines.found)
-
-
-class _Lines:
-    """Takes lines of CSV that end with CR LF, so that the writer quotes both characters; here they end with LF."""
-
-    def __init__(self) -> None:
-        self.found: list[str] = []
-
-    def write(self, line: str) -> None:
-        """Take a line."""
-        self.found.append(f"{line[:-2]}\n")
-
-
-def no_formula(text: str) -> str:
-    """Return a text that no spreadsheet takes for a formula: before its first character stands an apostrophe.
-
-    Names come from files of others. Numbers, also those that are written as texts, stay as they are.
-
-    >>> no_formula("=HYPERLINK(A1)"), no_formula("user"), no_formula("-Infinity"), no_formula("-1.5")
-    ("'=HYPERLINK(A1)", 'user', '-Infinity', '-1.5')
-    """
-    if not text.startswith(_FORMULAS):
-        return text
-    try:
-        float(text)
-    except ValueError:
-        return f"'{text}"
-    return text
-
-
-def _cell(value: Any) -> Any:
-    """Return a value as a cell of CSV."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if value is None or isinstance(value, int | float):
-        return value
-    return no_formula(str(value))
-
-
 def failure(ref: str, error: EdlCkptError) -> dict[str, Any]:
     """Return why something could not be done with one version of several."""
     return {"ref": ref, "code": error.exit_code, "id": error.id, "message": str(error)}
@@ -172,60 +94,3 @@ def _expressible(value: Any) -> Any:
 
         return json_number(value)
     return value
-
-
-_ESCAPES: Final = {r"\t": "\t", r"\n": "\n"}
-_METRIC: Final = "metrics."
-REFERENCES: Final = "{ref}"
-
-
-class Template:
-    """A line for each row: fields in braces, by the keys of its JSON document, each with a format as in Python."""
-
-    def __init__(self, template: str, *, end: str = "\n") -> None:
-        for written, meaning in _ESCAPES.items():
-            template = template.replace(written, meaning)
-        try:
-            self._parts = [*Formatter().parse(template)]
-        except ValueError as error:
-            raise UsageError(f"--format {template!r}: {error}", hint="a brace itself is written {{ or }}") from None
-        self._end = end
-
-    def of(self, rows: Iterable[Mapping[str, Any]], *, safe: bool) -> str:
-        """Return the lines of rows; with `safe`, names cannot control a terminal."""
-        return "".join("".join(self._line(row, safe=safe)) + self._end for row in rows)
-
-    def _line(self, row: Mapping[str, Any], *, safe: bool) -> Iterable[str]:
-        for literal, field, form, conversion in self._parts:
-            yield literal
-            if field is None:
-                continue
-            if conversion or "{" in (form or ""):
-                raise UsageError(f"--format: {{{field}}} takes no conversion and no nested field")
-            shown = _formatted(_value(row, field), field, form or "")
-            yield escaped(shown) if safe else shown
-
-
-def _value(row: Mapping[str, Any], field: str) -> Any:
-    """Return the value of a field; of a metric that this row lacks, None."""
-    if field in row:
-        return row[field]
-    if field == "size" and "size_bytes" in row:
-        return size(row["size_bytes"])
-    if field.startswith(_METRIC) and _METRIC[:-1] in row:
-        return row["metrics"].get(field.removeprefix(_METRIC))
-    fields = [*row, "size"] + [f"{_METRIC}NAME"] * ("metrics" in row)
-    raise UsageError(f"--format: no field {field!r}", hint=meant(field, fields) or f"fields: {', '.join(fields)}")
-
-
-def _formatted(value: Any, field: str, form: str) -> str:
-    if value is None:
-        value, form = "", form.rstrip("bcdeEfFgGnoxX%").partition(".")[0].replace(",", "")
-    elif isinstance(value, bool | dict):
-        value = to_json(value)
-    elif isinstance(value, list | tuple):
-        value = " ".join(map(str, value))
-    try:
-        return format(value, form)
-    except ValueError as error:
-        raise UsageError(f"--format: {{{field}:{form}}}: {error}") from None

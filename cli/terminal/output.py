@@ -13,8 +13,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from edl_ckpt.cli import __version__
-from edl_ckpt.cli.terminal.documents import Several, Template, as_csv, to_json
+from edl_ckpt.cli.terminal.csv_rows import Several, as_csv
+from edl_ckpt.cli.terminal.documents import to_json
 from edl_ckpt.cli.terminal.folding import fold_words
+from edl_ckpt.cli.terminal.template import Template
 from edl_ckpt.cli.terminal.text import annotation, escaped, is_runner, without_commands
 from edl_ckpt.cli.terminal.window import charset_of, encodable, painted, shown_on, uses_colour, width_of
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError

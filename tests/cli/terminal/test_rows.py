@@ -21,7 +21,7 @@ from edl_ckpt.cli.render import listing as render_list
 from edl_ckpt.cli.render import shared_tables
 from edl_ckpt.cli.render import verify as render_verify
 from edl_ckpt.cli.terminal import tables
-from edl_ckpt.cli.terminal.documents import as_csv
+from edl_ckpt.cli.terminal.csv_rows import as_csv
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.tables import Column, Table
 from edl_ckpt.core import list_versions, look_up, save_checkpoint, verify_version

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints import save_small
-from edl_ckpt.cli.terminal.documents import Template
+from edl_ckpt.cli.terminal.template import Template
 from program import document, edl
 
 
