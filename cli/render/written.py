@@ -40,7 +40,7 @@ def written_document(name: str, result: WriteResult, *, dry_run: bool = False) -
     untouched = [{"name": key, "fingerprint": part} for key, part in result.untouched.items()]
     document = {
         "schema": f"edl-ckpt/{name}/1",
-        **_without_content(result),
+        **without_content(result),
         "source": result.source or None,
         "fingerprint": result.fingerprint or None,
         "dropped": as_dict(result.left_out),
@@ -73,12 +73,12 @@ def written_human(result: WriteResult) -> Lines:
     yield styled(f"{speed}, peak memory {words.size(result.peak_memory_bytes)}", "dim")
     if result.overflowed:
         yield f"{text.count(result.overflowed, 'value')} became infinite: too large for the new type"
-    yield from _compared(result)
-    yield from _items(result.items)
+    yield from compared_lines(result)
+    yield from item_lines(result.items)
     written = set(result.untouched)
     is_same = len(written) == result.items.proved and not any(not one.kind for one in result.left_out)
     if is_same or result.from_ps is None:
-        yield from _proved("new version", result.fingerprint)
+        yield from proved_lines("new version", result.fingerprint)
         return
     yield styled("proved: the new files were read back and compared with the source", "green")
     yield result.fingerprint
@@ -107,7 +107,7 @@ def planned_human(plan: ShardPlan, settings: ReshardSettings, work: Working | No
         yield styled(str(settings.parts), "dim")
     yield from _left_out(plan.survey.left_out)
     content = f"{words.size(plan.size_bytes)}, {text.count(plan.rows, 'row')}"
-    workers = _by(work) or text.count(settings.workers, "worker")
+    workers = worked_by(work) or text.count(settings.workers, "worker")
     how = f"; {workers} with batches of {words.size(settings.batch_bytes)}"
     yield styled(f"{content}, largest shard {plan.skew:.2f} x the mean{how}. Nothing was written.", "dim")
 
@@ -137,7 +137,7 @@ def planned_document(
         **dict.fromkeys(("seconds", "peak_memory_bytes", "fingerprint", "forced")),
         "shards": as_dict(plan.shards),
         "checksums": {"compared": 0, "not_compared": 0, "names": []},
-        "items": _planned_items(plan.items.left_out),
+        "items": planned_items(plan.items.left_out),
         "left_out": left_out,
         "dropped": left_out,
         "system": ELASTICDL,
@@ -149,12 +149,12 @@ def planned_document(
         "layout": target.layout.name,
         "skew": plan.skew,
         "warnings": [*plan.warnings, *settings.warnings],
-        "cluster": _cluster(work),
+        "cluster": cluster_document(work),
         "parts": parts and {**as_dict(parts), "times_read": parts.times_read},
     }
 
 
-def _planned_items(left_out: int) -> dict[str, int]:
+def planned_items(left_out: int) -> dict[str, int]:
     """Return the counts of items of a dry run, which proves nothing."""
     return {"proved": 0, "carried": 0, "left_out": left_out}
 
@@ -172,7 +172,7 @@ def planned_copy_document(plan: CopyPlan, work: Working | None = None) -> dict[s
         for entry in plan.entries
     ]
     nothing = {"bytes_copied": 0, "seconds": None, "dry_run": True}
-    return {"schema": "edl-ckpt/copy/1", "copied": copied, **nothing, "cluster": _cluster(work)}
+    return {"schema": "edl-ckpt/copy/1", "copied": copied, **nothing, "cluster": cluster_document(work)}
 
 
 def copy_rows(copied: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
@@ -190,7 +190,7 @@ def plan_copy_human(plan: CopyPlan, work: Working | None = None) -> Lines:
         line = styled(f"{verb:6}", _VERB_STYLES[verb])
         line.append(f"  {text.escaped(entry.version.ref)}  {words.size(entry.version.size_bytes)}")
         yield line.append(f"  {entry.why}" if entry.why else "", "dim")
-    by = _by(work, " by ")
+    by = worked_by(work, " by ")
     yield styled(f"{words.size(plan.size_bytes)} to {text.escaped(plan.target.url)}{by}. Nothing was written.", "dim")
 
 
@@ -237,7 +237,7 @@ def repair_human(result: RepairResult) -> Lines:
         yield styled(result.fingerprint)
 
 
-def _without_content(result: WriteResult | ExportResult) -> dict[str, Any]:
+def without_content(result: WriteResult | ExportResult) -> dict[str, Any]:
     """Return the fields of a result but for the digests of all names: --digests writes these to a file."""
     fields: dict[str, Any] = as_dict(replace(result, content=None))
     del fields["content"]
@@ -248,7 +248,7 @@ def export_document(result: ExportResult) -> dict[str, Any]:
     """Return `edl-ckpt/export/1`."""
     return {
         "schema": "edl-ckpt/export/1",
-        **_without_content(result),
+        **without_content(result),
         "source": result.source,
         "size_bytes": result.size_bytes,
         "bytes_written": result.bytes_written,
@@ -271,9 +271,9 @@ def planned_export_document(plan: ExportPlan, work: Working | None = None) -> di
         "overflowed": 0,
         "proved": False,
         "dropped": as_dict(plan.left_out),
-        "items": _planned_items(len(plan.left_out)),
+        "items": planned_items(len(plan.left_out)),
         "dry_run": True,
-        "cluster": _cluster(work),
+        "cluster": cluster_document(work),
     }
 
 
@@ -282,7 +282,7 @@ def plan_export_human(plan: ExportPlan, work: Working | None = None) -> Lines:
     yield head(plan.ref, f"would be exported as {plan.format}")
     yield from _files(plan.files)
     content = f"{_content(plan)}, {words.size(plan.value_bytes)} of values"
-    yield styled(f"{content}{_by(work, '; by ')}. Nothing was written.", "dim")
+    yield styled(f"{content}{worked_by(work, '; by ')}. Nothing was written.", "dim")
 
 
 def _files(found: Sequence[ExportedFile | PlannedFile]) -> Lines:
@@ -306,21 +306,21 @@ def export_human(result: ExportResult) -> Lines:
         yield f"quantized {text.escaped(table.name)}: greatest error {table.greatest:.3g}, mean {table.mean:.3g}"
     if result.partial:
         yield styled("partial, so not proved: the version lacks what the warnings name", "yellow")
-    yield from _compared(result)
+    yield from compared_lines(result)
     if not (result.proved and result.left_out):
-        yield from _items(result.items)
+        yield from item_lines(result.items)
     if result.proved and result.left_out:
         every = text.count(result.items.proved + len(result.left_out), "item")
         yield styled(f"proved: {result.items.proved} of {every} are as in the source", "green")
         names = words.abridged((text.escaped(one.name) for one in result.left_out), 8)
         yield f"not in this format: {names}"
     elif result.proved:
-        yield from _proved("exported content", result.fingerprint)
+        yield from proved_lines("exported content", result.fingerprint)
     elif result.items.proved:  # under other names, or cast: there is no fingerprint to compare with
         yield styled("proved: the new files were read back and compared with the source", "green")
 
 
-def _items(items: ItemCounts) -> Lines:
+def item_lines(items: ItemCounts) -> Lines:
     """Yield what became of the items of the source, unless all of them are proved."""
     if items.carried or (items.left_out and items.proved):
         carried = f", {items.carried} carried as bytes" if items.carried else ""
@@ -328,7 +328,7 @@ def _items(items: ItemCounts) -> Lines:
         yield styled(f"items: {items.proved} proved{carried}{left_out}", "dim")
 
 
-def _compared(result: WriteResult | ExportResult) -> Lines:
+def compared_lines(result: WriteResult | ExportResult) -> Lines:
     """Yield how many checksums of the source's files say nothing about what was written, if there are any."""
     if left := result.checksums.not_compared:
         names = ", ".join(text.escaped(name) for name in result.checksums.names[:_NAMED])
@@ -338,13 +338,13 @@ def _compared(result: WriteResult | ExportResult) -> Lines:
         yield styled(f"not read, so not compared with {sums}: {values}", "dim")
 
 
-def _proved(what: str, fingerprint: str | None) -> Lines:
+def proved_lines(what: str, fingerprint: str | None) -> Lines:
     """Yield the proof of what was written."""
     yield styled(f"proved: the {what} has the fingerprint of the source", "green")
     yield styled(fingerprint or "")
 
 
-def _cluster(work: Working | None) -> dict[str, Any] | None:
+def cluster_document(work: Working | None) -> dict[str, Any] | None:
     """Return the cluster and its workers, for a document; None for threads."""
     executor = work and work["executor"]
     if executor is None:
@@ -353,7 +353,7 @@ def _cluster(work: Working | None) -> dict[str, Any] | None:
     return {"address": executor.address, "dashboard": executor.dashboard or None, "workers": workers}
 
 
-def _by(work: Working | None, words_before: str = "") -> str:
+def worked_by(work: Working | None, words_before: str = "") -> str:
     """Return the workers of a cluster in words, behind others; '' for threads."""
     executor = work and work["executor"]
     return "" if executor is None else words_before + text.escaped(executor.named())
