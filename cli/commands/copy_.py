@@ -45,7 +45,7 @@ def copy_command(
     stopped. Versions already there with identical content are skipped; a different version under the same number is
     refused.
     """
-    from edl_ckpt.cli.render import written
+    from edl_ckpt.cli.render import copies
     from edl_ckpt.core.operations.copy.execute import execute_copy
     from edl_ckpt.core.operations.copy.plan import plan_copy
 
@@ -58,12 +58,12 @@ def copy_command(
     out.warn(*plan.warnings)
     with working(out, cluster, workers, target=plan.target) as work, resumable(out, _AGAIN):
         if dry_run:
-            planned = written.planned_copy_document(plan, work)
-            out.show(lambda: planned, written.plan_copy_human(plan, work), lambda: written.copy_rows(planned["copied"]))
+            planned = copies.planned_copy_document(plan, work)
+            out.show(lambda: planned, copies.plan_copy_human(plan, work), lambda: copies.copy_rows(planned["copied"]))
             return
         result = execute_copy(plan, **work, **o.locking(out, lock_wait))
-        done = written.copy_document(result)
-        out.show(lambda: done, written.copy_human(result), lambda: written.copy_rows(done["copied"]))
+        done = copies.copy_document(result)
+        out.show(lambda: done, copies.copy_human(result), lambda: copies.copy_rows(done["copied"]))
         for ref, error in result.failed:
             out.warn(f"{ref}: not copied completely: {error}{f'; {error.hint}' if error.hint else ''}")
         if result.failed:

@@ -81,7 +81,7 @@ def export_command(
     The command needs little memory, whatever the size of the version. A pipe or a device is written, never replaced. If
     OUTPUT is stdout, the report goes to stderr.
     """
-    from edl_ckpt.cli.render import written
+    from edl_ckpt.cli.render import exports
     from edl_ckpt.core.converting.name_map import read_map
     from edl_ckpt.core.operations.export import requested, run_export, write_map
     from edl_ckpt.core.operations.export.interface import ExportRequest, Selection
@@ -116,7 +116,7 @@ def export_command(
     with working(out, cluster, None, target=goal) as work, resumable(out, _again(goal)):
         if dry_run:
             plan = requested(request, kind, work["executor"]).plan()
-            out.show(lambda: written.planned_export_document(plan, work), written.plan_export_human(plan, work))
+            out.show(lambda: exports.planned_export_document(plan, work), exports.plan_export_human(plan, work))
             return
         result = run_export(request, kind, work["executor"])
     if digests and result.content is not None:
@@ -126,11 +126,11 @@ def export_command(
 
 def _show(out: Output, result: ExportResult, dtype: str | None = None) -> None:
     """Print the report, on stderr where stdout has the export, and a warning of casts to `dtype` that overflowed."""
-    from edl_ckpt.cli.render import written
+    from edl_ckpt.cli.render import exports
     from edl_ckpt.core.storage.streams import descriptor_of
 
     show = out.show_aside if descriptor_of(result.output) == 1 else out.show
-    show(lambda: written.export_document(result), written.export_human(result))
+    show(lambda: exports.export_document(result), exports.export_human(result))
     if result.overflowed:
         out.warn(f"{counted(result.overflowed, 'value')} became infinite: too large for {dtype}")
 

@@ -30,7 +30,7 @@ def repair_command(
     Both copies are read first. A file is taken if the version's seal names its bytes or, without a seal, if all other
     files of the two are equal. Damaged files go to the trash, and what was written is read back.
     """
-    from edl_ckpt.cli.render import written
+    from edl_ckpt.cli.render import repairs
     from edl_ckpt.core.operations.repair import repair_version
 
     if not source:
@@ -40,4 +40,4 @@ def repair_command(
     other = references.resolve_ref(source if named or version.number is None else f"{source}@{version.number}", out)
     with resumable(out, "run the same repair again: it continues with the remaining damage"):
         result = repair_version(version, other, mix=mix, dry_run=dry_run, workers=workers, **o.locking(out, lock_wait))
-    out.show(lambda: written.repair_document(result), written.repair_human(result))
+    out.show(lambda: repairs.repair_document(result), repairs.repair_human(result))

@@ -28,7 +28,7 @@ import documents
 import edl_ckpt.cli.render
 from edl_ckpt.cli.options.config import ConfigFile
 from edl_ckpt.cli.options.settings import Setting, Settings
-from edl_ckpt.cli.render import config, doctor, follow, metadata, recorded, written
+from edl_ckpt.cli.render import config, copies, doctor, exports, follow, metadata, recorded, repairs, written
 from edl_ckpt.cli.render import diff as render_diff
 from edl_ckpt.cli.render import du as render_usage
 from edl_ckpt.cli.render import experiment as render_experiment
@@ -256,7 +256,7 @@ def _check_version(version: Version, tmp_path: Path, capsys: pytest.CaptureFixtu
     planned = set(written.planned_document("reshard", plan, settings))
     assert set(written.written_document("reshard", result)) - only_done <= planned
     copy = plan_copy([version], plan.target.location.with_url(f"{plan.target.location}-copy"))
-    check(written.planned_copy_document(copy), written.plan_copy_human(copy), "copy/1", capsys)
+    check(copies.planned_copy_document(copy), copies.plan_copy_human(copy), "copy/1", capsys)
     try:
         copied = execute_copy(copy)
     except EdlCkptError:
@@ -267,14 +267,16 @@ def _check_version(version: Version, tmp_path: Path, capsys: pytest.CaptureFixtu
         failed,
         execute_copy(plan_copy([version], plan.target.location.with_url(f"{plan.target.location}-copy"))),
     ):
-        check(written.copy_document(outcome), written.copy_human(outcome), "copy/1", capsys)
+        check(copies.copy_document(outcome), copies.copy_human(outcome), "copy/1", capsys)
     shutil.rmtree(plan.target.location.url)
 
 
 def renderers() -> dict[str, Callable[..., Any]]:
     """Return every function of a module of `render` that makes a document, words or rows, by its name."""
     found = {}
-    for module in (m for m in pkgutil.iter_modules(edl_ckpt.cli.render.__path__) if m.name != "shared_tables"):
+    for module in (
+        m for m in pkgutil.iter_modules(edl_ckpt.cli.render.__path__) if m.name not in {"outcome", "shared_tables"}
+    ):
         for name, function in vars(importlib.import_module(f"edl_ckpt.cli.render.{module.name}")).items():
             own = inspect.isfunction(function) and function.__module__ == f"edl_ckpt.cli.render.{module.name}"
             if own and re.search("^(?!_)(plan_|.*(document|human|rows))", name):
@@ -439,11 +441,11 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "config.config_document": lambda _: [config.config_document(SETTINGS)],
     "config.config_human": lambda _: [config.config_human(SETTINGS, origin=o, every=o) for o in (True, False)],
     "config.config_rows": lambda _: [config.config_rows(SETTINGS)],
-    "written.copy_document": lambda r: [written.copy_document(r.copied)],
-    "written.copy_human": lambda r: [written.copy_human(r.copied)],
-    "written.planned_copy_document": lambda r: [written.planned_copy_document(r.copy_plan)],
-    "written.copy_rows": lambda r: [written.copy_rows(written.copy_document(r.copied)["copied"])],
-    "written.plan_copy_human": lambda r: [written.plan_copy_human(r.copy_plan)],
+    "copies.copy_document": lambda r: [copies.copy_document(r.copied)],
+    "copies.copy_human": lambda r: [copies.copy_human(r.copied)],
+    "copies.planned_copy_document": lambda r: [copies.planned_copy_document(r.copy_plan)],
+    "copies.copy_rows": lambda r: [copies.copy_rows(copies.copy_document(r.copied)["copied"])],
+    "copies.plan_copy_human": lambda r: [copies.plan_copy_human(r.copy_plan)],
     "diff.changed_rows": lambda r: [render_diff.changed_rows(r.diff)],
     "diff.document": lambda r: [render_diff.document(r.diff), render_diff.document(r.diff, rows=True)],
     "diff.human": lambda r: [render_diff.human(r.diff), render_diff.human(replace(r.diff, equal=True))],
@@ -451,10 +453,10 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "experiment.document": lambda r: map(render_experiment.document, r.experiments),
     "experiment.human": lambda r: map(render_experiment.human, r.experiments),
     "experiment.rows": lambda r: map(render_experiment.rows, r.experiments[:2]),
-    "written.export_document": lambda r: [written.export_document(r.exported)],
-    "written.export_human": lambda r: [written.export_human(r.exported)],
-    "written.planned_export_document": lambda r: [written.planned_export_document(each) for each in export_plans(r)],
-    "written.plan_export_human": lambda r: [written.plan_export_human(each, _ON_CLUSTER) for each in export_plans(r)],
+    "exports.export_document": lambda r: [exports.export_document(r.exported)],
+    "exports.export_human": lambda r: [exports.export_human(r.exported)],
+    "exports.planned_export_document": lambda r: [exports.planned_export_document(each) for each in export_plans(r)],
+    "exports.plan_export_human": lambda r: [exports.plan_export_human(each, _ON_CLUSTER) for each in export_plans(r)],
     "get.document": lambda r: [render_get.document(r.lookup), render_get.document(r.lookup, r.close)],
     "get.human": lambda r: [render_get.human(r.lookup), render_get.human(r.lookup, r.close)],
     "get.rows": lambda r: [render_get.rows(r.lookup)],
@@ -487,8 +489,8 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
         render_report.document(report_location(r.listing.location, policy)) for policy in (None, Policy((Latest(1),)))
     ],
     "report.human": lambda r: [render_report.human(report_location(r.listing.location), "a\x1b.html")],
-    "written.repair_document": lambda _: map(written.repair_document, REPAIRS),
-    "written.repair_human": lambda _: map(written.repair_human, REPAIRS),
+    "repairs.repair_document": lambda _: map(repairs.repair_document, REPAIRS),
+    "repairs.repair_human": lambda _: map(repairs.repair_human, REPAIRS),
     "written.written_document": lambda r: [
         written.written_document("reshard", r.resharded),
         written.written_document("import", r.imported),
