@@ -58,12 +58,12 @@ def copy_command(
     out.warn(*plan.warnings)
     with working(out, cluster, workers, target=plan.target) as work, resumable(out, _AGAIN):
         if dry_run:
-            planned = copies.planned_copy_document(plan, work)
-            out.show(lambda: planned, copies.plan_copy_human(plan, work), lambda: copies.copy_rows(planned["copied"]))
+            planned = copies.planned_document(plan, work)
+            out.show(lambda: planned, copies.planned_human(plan, work), lambda: copies.rows(planned["copied"]))
             return
         result = execute_copy(plan, **work, **o.locking(out, lock_wait))
-        done = copies.copy_document(result)
-        out.show(lambda: done, copies.copy_human(result), lambda: copies.copy_rows(done["copied"]))
+        done = copies.document(result)
+        out.show(lambda: done, copies.human(result), lambda: copies.rows(done["copied"]))
         for ref, error in result.failed:
             out.warn(f"{ref}: not copied completely: {error}{f'; {error.hint}' if error.hint else ''}")
         if result.failed:

@@ -116,7 +116,7 @@ def export_command(
     with working(out, cluster, None, target=goal) as work, resumable(out, _again(goal)):
         if dry_run:
             plan = requested(request, kind, work["executor"]).plan()
-            out.show(lambda: exports.planned_export_document(plan, work), exports.plan_export_human(plan, work))
+            out.show(lambda: exports.planned_document(plan, work), exports.planned_human(plan, work))
             return
         result = run_export(request, kind, work["executor"])
     if digests and result.content is not None:
@@ -130,7 +130,7 @@ def _show(out: Output, result: ExportResult, dtype: str | None = None) -> None:
     from edl_ckpt.core.storage.streams import descriptor_of
 
     show = out.show_aside if descriptor_of(result.output) == 1 else out.show
-    show(lambda: exports.export_document(result), exports.export_human(result))
+    show(lambda: exports.document(result), exports.human(result))
     if result.overflowed:
         out.warn(f"{counted(result.overflowed, 'value')} became infinite: too large for {dtype}")
 

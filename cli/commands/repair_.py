@@ -40,4 +40,4 @@ def repair_command(
     other = references.resolve_ref(source if named or version.number is None else f"{source}@{version.number}", out)
     with resumable(out, "run the same repair again: it continues with the remaining damage"):
         result = repair_version(version, other, mix=mix, dry_run=dry_run, workers=workers, **o.locking(out, lock_wait))
-    out.show(lambda: repairs.repair_document(result), repairs.repair_human(result))
+    out.show(lambda: repairs.document(result), repairs.human(result))

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.copy.plan import CopyPlan
 
 
-def copy_document(result: CopyResult) -> dict[str, Any]:
+def document(result: CopyResult) -> dict[str, Any]:
     """Return `edl-ckpt/copy/1`."""
     failed = [failure(*each) for each in result.failed]
     return document_of("copy", result, "copied bytes_copied seconds failed dry_run", failed=failed, dry_run=False)
 
 
-def planned_copy_document(plan: CopyPlan, work: Working | None = None) -> dict[str, Any]:
+def planned_document(plan: CopyPlan, work: Working | None = None) -> dict[str, Any]:
     """Return `edl-ckpt/copy/1` of a dry run, with the cluster that would work."""
     copied = [
         picked(entry.version, "ref to size_bytes fingerprint?", to=entry.to) | picked(entry, "skipped refused why")
@@ -36,7 +36,7 @@ def planned_copy_document(plan: CopyPlan, work: Working | None = None) -> dict[s
     return {"schema": "edl-ckpt/copy/1", "copied": copied, **nothing, "cluster": cluster_document(work)}
 
 
-def copy_rows(copied: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+def rows(copied: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
     """Return a header and a row for each version of a document's `copied`."""
     return rows_of("ref to size_bytes fingerprint skipped refused why resumed_bytes forced", copied)
 
@@ -44,7 +44,7 @@ def copy_rows(copied: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
 _VERB_STYLES: Final = {"skip": "dim", "refuse": "red", "copy": "green"}
 
 
-def plan_copy_human(plan: CopyPlan, work: Working | None = None) -> Lines:
+def planned_human(plan: CopyPlan, work: Working | None = None) -> Lines:
     """Yield the plan: which versions would be copied, which would not and why, and by which workers of a cluster."""
     for entry in plan.entries:
         verb = entry.verb
@@ -55,7 +55,7 @@ def plan_copy_human(plan: CopyPlan, work: Working | None = None) -> Lines:
     yield styled(f"{words.size(plan.size_bytes)} to {text.escaped(plan.target.url)}{by}. Nothing was written.", "dim")
 
 
-def copy_human(result: CopyResult) -> Lines:
+def human(result: CopyResult) -> Lines:
     """Yield the copied versions and their proof."""
     for item in result.copied:
         line = styled("skipped " if item.skipped else "copied  ", "dim" if item.skipped else "green")

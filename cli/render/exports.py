@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.render.outcome import (
     cluster_document,
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.export import ExportedFile, ExportPlan, ExportResult
     from edl_ckpt.core.operations.export.interface import PlannedFile
 
-_FILES = 12
-"""Files of an export that are shown."""
+_SHOWN_FILES: Final = 12
 
 
-def export_document(result: ExportResult) -> dict[str, Any]:
+def document(result: ExportResult) -> dict[str, Any]:
     """Return `edl-ckpt/export/1`."""
     return {
         "schema": "edl-ckpt/export/1",
@@ -41,7 +40,7 @@ def export_document(result: ExportResult) -> dict[str, Any]:
     }
 
 
-def planned_export_document(plan: ExportPlan, work: Working | None = None) -> dict[str, Any]:
+def planned_document(plan: ExportPlan, work: Working | None = None) -> dict[str, Any]:
     """Return `edl-ckpt/export/1` of a dry run, and the cluster that would work."""
     sizes = [file.size_bytes for file in plan.files]
     known_sizes = [size for size in sizes if size is not None]
@@ -61,7 +60,7 @@ def planned_export_document(plan: ExportPlan, work: Working | None = None) -> di
     }
 
 
-def plan_export_human(plan: ExportPlan, work: Working | None = None) -> Lines:
+def planned_human(plan: ExportPlan, work: Working | None = None) -> Lines:
     """Yield the files that would be written, by this machine or by the workers of a cluster."""
     yield head(plan.ref, f"would be exported as {plan.format}")
     yield from _files(plan.files)
@@ -70,18 +69,22 @@ def plan_export_human(plan: ExportPlan, work: Working | None = None) -> Lines:
 
 
 def _files(found: Sequence[ExportedFile | PlannedFile]) -> Lines:
-    columns = Column("size", "number", title=""), Column("file", "name", worth=9, title="")
-    sizes = ("" if file.size_bytes is None else words.size(file.size_bytes) for file in found)
-    yield Table(*columns, rows=([size, file.path] for size, file in zip(sizes, found[:_FILES], strict=False)))
-    if len(found) > _FILES:
-        yield styled(f"  and {text.count(len(found) - _FILES, 'more file')}", "dim")
+    rows: list[list[Any]] = []
+    for file in found[:_SHOWN_FILES]:
+        size = "" if file.size_bytes is None else words.size(file.size_bytes)
+        rows.append([size, file.path])
+    yield Table(Column("size", "number", title=""), Column("file", "name", worth=9, title=""), rows=rows)
+    if len(found) > _SHOWN_FILES:
+        yield styled(f"  and {text.count(len(found) - _SHOWN_FILES, 'more file')}", "dim")
 
 
 def _content(export: ExportPlan | ExportResult) -> str:
-    return ", ".join(text.count(getattr(export, f"{noun}s"), noun) for noun in ("variable", "table", "row"))
+    """Return how much an export has, in words."""
+    counts = (("variable", export.variables), ("table", export.tables), ("row", export.rows))
+    return ", ".join(text.count(number, noun) for noun, number in counts)
 
 
-def export_human(result: ExportResult) -> Lines:
+def human(result: ExportResult) -> Lines:
     """Yield the files written, and the proof if there is one."""
     yield head(result.ref, f"exported as {result.format}")
     yield from _files(result.files)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.repair import RepairResult
 
 
-def repair_document(result: RepairResult) -> dict[str, Any]:
+def document(result: RepairResult) -> dict[str, Any]:
     """Return `edl-ckpt/repair/1`."""
     keys = "shard path size_bytes reason kept?"
     files = [{**picked(one, keys), "from": one.source} for one in result.replaced]
@@ -22,7 +22,7 @@ def repair_document(result: RepairResult) -> dict[str, Any]:
     )
 
 
-def repair_human(result: RepairResult) -> Lines:
+def human(result: RepairResult) -> Lines:
     """Yield each file with its reason, and what proves it."""
     for one in result.replaced:
         line = styled("would replace " if result.dry_run else "replaced ", "green")

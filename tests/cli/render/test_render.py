@@ -256,7 +256,7 @@ def _check_version(version: Version, tmp_path: Path, capsys: pytest.CaptureFixtu
     planned = set(written.planned_document("reshard", plan, settings))
     assert set(written.written_document("reshard", result)) - only_done <= planned
     copy = plan_copy([version], plan.target.location.with_url(f"{plan.target.location}-copy"))
-    check(copies.planned_copy_document(copy), copies.plan_copy_human(copy), "copy/1", capsys)
+    check(copies.planned_document(copy), copies.planned_human(copy), "copy/1", capsys)
     try:
         copied = execute_copy(copy)
     except EdlCkptError:
@@ -267,7 +267,7 @@ def _check_version(version: Version, tmp_path: Path, capsys: pytest.CaptureFixtu
         failed,
         execute_copy(plan_copy([version], plan.target.location.with_url(f"{plan.target.location}-copy"))),
     ):
-        check(copies.copy_document(outcome), copies.copy_human(outcome), "copy/1", capsys)
+        check(copies.document(outcome), copies.human(outcome), "copy/1", capsys)
     shutil.rmtree(plan.target.location.url)
 
 
@@ -441,11 +441,11 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "config.config_document": lambda _: [config.config_document(SETTINGS)],
     "config.config_human": lambda _: [config.config_human(SETTINGS, origin=o, every=o) for o in (True, False)],
     "config.config_rows": lambda _: [config.config_rows(SETTINGS)],
-    "copies.copy_document": lambda r: [copies.copy_document(r.copied)],
-    "copies.copy_human": lambda r: [copies.copy_human(r.copied)],
-    "copies.planned_copy_document": lambda r: [copies.planned_copy_document(r.copy_plan)],
-    "copies.copy_rows": lambda r: [copies.copy_rows(copies.copy_document(r.copied)["copied"])],
-    "copies.plan_copy_human": lambda r: [copies.plan_copy_human(r.copy_plan)],
+    "copies.document": lambda r: [copies.document(r.copied)],
+    "copies.human": lambda r: [copies.human(r.copied)],
+    "copies.planned_document": lambda r: [copies.planned_document(r.copy_plan)],
+    "copies.rows": lambda r: [copies.rows(copies.document(r.copied)["copied"])],
+    "copies.planned_human": lambda r: [copies.planned_human(r.copy_plan)],
     "diff.changed_rows": lambda r: [render_diff.changed_rows(r.diff)],
     "diff.document": lambda r: [render_diff.document(r.diff), render_diff.document(r.diff, rows=True)],
     "diff.human": lambda r: [render_diff.human(r.diff), render_diff.human(replace(r.diff, equal=True))],
@@ -453,10 +453,10 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "experiment.document": lambda r: map(render_experiment.document, r.experiments),
     "experiment.human": lambda r: map(render_experiment.human, r.experiments),
     "experiment.rows": lambda r: map(render_experiment.rows, r.experiments[:2]),
-    "exports.export_document": lambda r: [exports.export_document(r.exported)],
-    "exports.export_human": lambda r: [exports.export_human(r.exported)],
-    "exports.planned_export_document": lambda r: [exports.planned_export_document(each) for each in export_plans(r)],
-    "exports.plan_export_human": lambda r: [exports.plan_export_human(each, _ON_CLUSTER) for each in export_plans(r)],
+    "exports.document": lambda r: [exports.document(r.exported)],
+    "exports.human": lambda r: [exports.human(r.exported)],
+    "exports.planned_document": lambda r: [exports.planned_document(each) for each in export_plans(r)],
+    "exports.planned_human": lambda r: [exports.planned_human(each, _ON_CLUSTER) for each in export_plans(r)],
     "get.document": lambda r: [render_get.document(r.lookup), render_get.document(r.lookup, r.close)],
     "get.human": lambda r: [render_get.human(r.lookup), render_get.human(r.lookup, r.close)],
     "get.rows": lambda r: [render_get.rows(r.lookup)],
@@ -489,8 +489,8 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
         render_report.document(report_location(r.listing.location, policy)) for policy in (None, Policy((Latest(1),)))
     ],
     "report.human": lambda r: [render_report.human(report_location(r.listing.location), "a\x1b.html")],
-    "repairs.repair_document": lambda _: map(repairs.repair_document, REPAIRS),
-    "repairs.repair_human": lambda _: map(repairs.repair_human, REPAIRS),
+    "repairs.document": lambda _: map(repairs.document, REPAIRS),
+    "repairs.human": lambda _: map(repairs.human, REPAIRS),
     "written.written_document": lambda r: [
         written.written_document("reshard", r.resharded),
         written.written_document("import", r.imported),
