@@ -35,17 +35,10 @@ from edl_ckpt.core.operations.export.formats.arrays import (
 )
 from edl_ckpt.core.operations.export.formats.parquet import PARQUET, dense_directory
 from edl_ckpt.core.operations.export.output.target import DENSE_FILE
-from edl_ckpt.core.operations.importing.archives import (
-    RangeStream,
-    StoredMember,
-    as_stream,
-    check_directory,
-    check_shape,
-    in_order,
-    npy_header,
-    unpacked,
-)
+from edl_ckpt.core.operations.importing.archives import StoredMember, check_directory, unpacked
 from edl_ckpt.core.operations.importing.bundle_arrays import arrays_of, bundle_at, names_of
+from edl_ckpt.core.operations.importing.npy import check_shape, in_order, npy_header
+from edl_ckpt.core.operations.importing.range_stream import RangeStream, as_stream
 from edl_ckpt.core.operations.importing.rows import TEXTS, Found, read_parquet, read_rows
 from edl_ckpt.core.operations.importing.source import ArrayData, FileExtent, joined, naming
 from edl_ckpt.core.operations.importing.torch_files import read_torch

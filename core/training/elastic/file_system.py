@@ -39,7 +39,7 @@ from edl_ckpt.core.base.parallel import default_workers
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import abridged, base_name, meant
 from edl_ckpt.core.model.dtypes import DTYPES
-from edl_ckpt.core.operations.importing.archives import RangeStream
+from edl_ckpt.core.operations.importing.range_stream import RangeStream
 from edl_ckpt.core.operations.importing.source import ArrayData, NamedArrays, execute_import, prepare_import
 from edl_ckpt.core.operations.prune.guards import IN_A_JOB
 from edl_ckpt.core.proof.sealing import check_chunks
