@@ -22,7 +22,8 @@ from edl_ckpt.core import Checkpoint
 from edl_ckpt.core.base.errors import MismatchError
 from edl_ckpt.core.base.words import abridged, counted
 from edl_ckpt.core.reading.aliases import Path, path_name
-from edl_ckpt.core.training.objects.graph import Match, Pair, leaves_of
+from edl_ckpt.core.training.objects.graph import leaves_of
+from edl_ckpt.core.training.objects.matching import Match, Pair
 from edl_ckpt.core.training.objects.program_values import shape_of, why_fixed
 from edl_ckpt.core.training.objects.tracking import Binding, Child, Trackable, TrackedDict, TrackedList, is_leaf
 from edl_ckpt.core.training.objects.values import SavedValues

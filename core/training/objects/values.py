@@ -12,7 +12,7 @@ from edl_ckpt.core.adapters.nest import unflatten
 from edl_ckpt.core.adapters.tensorflow import restore_iterator
 from edl_ckpt.core.base.arrays import as_array, is_of, torch_tensor
 from edl_ckpt.core.reading.aliases import ALIASES, Path, parse_aliases, parse_name, path_name
-from edl_ckpt.core.training.objects.graph import SavedPaths
+from edl_ckpt.core.training.objects.matching import SavedPaths
 from edl_ckpt.core.training.objects.program_values import Shape, put_in_place, writable_memory, write_array
 from edl_ckpt.core.training.objects.tracking import (
     Child,
