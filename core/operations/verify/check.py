@@ -56,10 +56,11 @@ from edl_ckpt.core.operations.verify.findings import (
     ValueSample,
     VerifyResult,
 )
-from edl_ckpt.core.operations.verify.headers import check_headers, check_names, open_readable_shards
+from edl_ckpt.core.operations.verify.headers import check_headers, open_readable_shards
 from edl_ckpt.core.operations.verify.ids import ContentCheck, ids_of
 from edl_ckpt.core.operations.verify.like import Form, check_like, form_of
 from edl_ckpt.core.operations.verify.memory import Memory, is_settled, known_damage
+from edl_ckpt.core.operations.verify.names import check_names
 from edl_ckpt.core.operations.verify.other_files import NOTHING_ELSE, Others, check_others
 from edl_ckpt.core.operations.verify.stored_sums import check_sample, check_stored_sums, report_chunks
 from edl_ckpt.core.proof.digests import Digests, read_digests
