@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from edl_ckpt.core.model.versions import Version
-    from edl_ckpt.core.operations.lookup import Lookup, Neighbours
+    from edl_ckpt.core.operations.lookup.nearest import Neighbours
+    from edl_ckpt.core.operations.lookup.rows import Lookup
 
 
 @declared(
@@ -54,7 +55,9 @@ def get_command(
     counts its rows shard after shard. Exit code 3 means that an id is not in the table.
     """
     from edl_ckpt.cli.render import get as render
-    from edl_ckpt.core.operations.lookup import find_nearest, look_up, slice_table
+    from edl_ckpt.core.operations.lookup.nearest import find_nearest
+    from edl_ckpt.core.operations.lookup.rows import look_up
+    from edl_ckpt.core.operations.lookup.slices import slice_table
 
     by_id = bool(ids or ids_file or nearest or everywhere)
     if (table is None) == (variable is None) or (by_id and (variable or index)):
@@ -81,7 +84,7 @@ def get_command(
 
 def _show_variable(out: Output, version: Version, name: str, index: str | None, write: Callable[..., bool]) -> None:
     from edl_ckpt.cli.render import get as render
-    from edl_ckpt.core.operations.lookup import slice_variable
+    from edl_ckpt.core.operations.lookup.slices import slice_variable
 
     values, dtype = slice_variable(version, name, "..." if index is None else index)
     if write(values):
@@ -174,7 +177,7 @@ def head_command(
 
     It reads the first shard, in stored order.
     """
-    from edl_ckpt.core.operations.lookup import first_rows
+    from edl_ckpt.core.operations.lookup.rows import first_rows
 
     found = first_rows(looked_at(ref, out), table, rows)
     show_rows(out, found, name="head")
@@ -199,6 +202,6 @@ def sample_command(
     The choice depends only on the ids and the seed, so it is the same after a reshard, and for the same ids in the next
     version. The command reads all ids, and the values of the chosen rows.
     """
-    from edl_ckpt.core.operations.lookup import sample_rows
+    from edl_ckpt.core.operations.lookup.rows import sample_rows
 
     show_rows(out, sample_rows(looked_at(ref, out), table, rows, seed=seed), name="sample")

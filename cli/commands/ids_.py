@@ -27,7 +27,7 @@ def ids_command(
     The ids come in stored order, so memory does not depend on their number.
     `get --ids-file` reads such a list.
     """
-    from edl_ckpt.core.operations.lookup import ids_of, open_table
+    from edl_ckpt.core.operations.lookup.rows import ids_of, open_table
 
     version = looked_at(ref, out)
     with open_table(version, table, partial=True) as (checkpoint, name, loss):

@@ -14,7 +14,8 @@ from edl_ckpt.cli.terminal.tables import Column, Fitted, Lines, Table, head, sty
 from edl_ckpt.core.base import words
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.lookup import Lookup, Neighbours
+    from edl_ckpt.core.operations.lookup.nearest import Neighbours
+    from edl_ckpt.core.operations.lookup.rows import Lookup
 
 _COLUMNS = 8
 

@@ -32,7 +32,7 @@ from edl_ckpt.core.base.numbers import varint
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.model.versions import ShardFile, Version
-from edl_ckpt.core.operations.lookup import look_up
+from edl_ckpt.core.operations.lookup.rows import look_up
 from edl_ckpt.core.operations.statistics import tensor_stats
 from edl_ckpt.core.proof.values import fingerprint_checkpoint
 from edl_ckpt.core.sources.elasticdl.generations import draft_shard

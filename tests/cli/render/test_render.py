@@ -85,7 +85,7 @@ from edl_ckpt.core.operations.export.interface import PlannedFile
 from edl_ckpt.core.operations.follow.observe import EventKind, Limits, Moment, WatchEvent
 from edl_ckpt.core.operations.follow.wait import WaitResult, wait_for_version
 from edl_ckpt.core.operations.follow.watch import WatchStep, watch_steps
-from edl_ckpt.core.operations.lookup import Neighbours, find_nearest
+from edl_ckpt.core.operations.lookup.nearest import Neighbours, find_nearest
 from edl_ckpt.core.operations.metric_series import ImportPlan, MetricSeries, match_series
 from edl_ckpt.core.operations.prune.execute import PruneResult
 from edl_ckpt.core.operations.prune.retention import Latest, Policy

@@ -11,15 +11,9 @@ from edl_ckpt.core import open_checkpoint, reshard_version, save_checkpoint
 from edl_ckpt.core.base.errors import CorruptError, IncompleteError, NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.catalog.listing import list_versions, parse_ref, resolve
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.operations.lookup import (
-    find_nearest,
-    first_rows,
-    ids_of,
-    look_up,
-    open_table,
-    sample_rows,
-    slice_variable,
-)
+from edl_ckpt.core.operations.lookup.nearest import find_nearest
+from edl_ckpt.core.operations.lookup.rows import first_rows, ids_of, look_up, open_table, sample_rows
+from edl_ckpt.core.operations.lookup.slices import slice_variable
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.reading.sampling import hash_ids
 from edl_ckpt.core.sources.elasticdl import placement

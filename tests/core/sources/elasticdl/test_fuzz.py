@@ -21,7 +21,8 @@ from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.numbers import varint
 from edl_ckpt.core.base.parallel import default_workers
 from edl_ckpt.core.operations.diff import diff_versions
-from edl_ckpt.core.operations.lookup import find_nearest, look_up
+from edl_ckpt.core.operations.lookup.nearest import find_nearest
+from edl_ckpt.core.operations.lookup.rows import look_up
 from edl_ckpt.core.operations.reshard.execute import prepare_reshard
 from edl_ckpt.core.operations.statistics import tensor_stats
 from edl_ckpt.proto import tensor_pb2

@@ -1,0 +1,1 @@
+"""Rows and variables looked up one by one: only the shards that can have them are opened."""
