@@ -10,6 +10,7 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -51,6 +52,15 @@ class SumsCompared:
 NO_SUMS: Final = SumsCompared()
 
 
+class NotedSum(NamedTuple):
+    """The checksum of bytes [start, end) of a value, by its number; of no bytes, it was read without being summed."""
+
+    value: int
+    start: int
+    end: int
+    crc: int
+
+
 class SumPart(NamedTuple):
     """Bytes [start, end) of a value, counted within it: a checksum by the numbers of its shard and in that."""
 
@@ -66,10 +76,15 @@ class _Piece(NamedTuple):
     crc: int
 
 
+_NOTHING: Final = _Piece(0, 0, 0)
+
+
 @dataclass(slots=True, eq=False)
 class _Value:
     """A value with a checksum, of which some pieces were summed: in their order, and none over another."""
 
+    at: int
+    """Its number among all values."""
     shard: int
     number: int
     stored: StoredSum
@@ -88,20 +103,21 @@ class _Value:
         if start < end:
             yield start, end
 
-    def put(self, piece: _Piece) -> None:
-        """Add a piece, unless one that another thread has added meanwhile has some of its bytes."""
+    def put(self, piece: _Piece) -> bool:
+        """Add a piece, unless one that another thread has added meanwhile has some of its bytes; say whether."""
         at = bisect_left(self.pieces, piece)
         before = self.pieces[at - 1] if at else None
         if before is not None and before.end > piece.start:
-            return
+            return False
         if at < len(self.pieces) and self.pieces[at].start < piece.end:
-            return
+            return False
         if before is not None and before.end == piece.start:
             self.pieces[at - 1] = self._joined(before, piece)
         else:
             self.pieces.insert(at, piece)
         if len(self.pieces) > _MOST_PIECES:
             self._join()
+        return True
 
     def _joined(self, one: _Piece, other: _Piece) -> _Piece:
         crc = combined_crc32(one.crc, other.crc, other.end - other.start, self.stored.kind)
@@ -140,7 +156,8 @@ class StoredSums:
         by_path: dict[str, list[_Place]] = defaultdict(list)
         for at, shard in enumerate(checkpoint.shards):
             for number, stored in enumerate(shard.sums):
-                value = _Value(at, number, stored, sum(extent.size_bytes for extent in stored.extents))
+                size_bytes = sum(extent.size_bytes for extent in stored.extents)
+                value = _Value(len(self.values), at, number, stored, size_bytes)
                 value.is_touched = not value.size_bytes
                 self.values.append(value)
                 begin = 0
@@ -150,6 +167,29 @@ class StoredSums:
         self._places = {path: sorted(places, key=lambda place: place.start) for path, places in by_path.items()}
         self._starts = {path: [place.start for place in places] for path, places in self._places.items()}
         self._lock = threading.Lock()
+        self._noting = threading.local()
+
+    @contextmanager
+    def noted(self, sums: list[NotedSum]) -> Iterator[None]:
+        """Add to a list everything that this thread sums in the block, for `resume`."""
+        self._noting.sums = sums
+        try:
+            yield
+        finally:
+            del self._noting.sums
+
+    def resume(self, sums: Iterable[NotedSum]) -> None:
+        """Take what an interrupted run has summed of the same values."""
+        for noted in sums:
+            value = self.values[noted.value]
+            value.is_touched = True
+            if noted.start < noted.end:
+                value.put(_Piece(noted.start, noted.end, noted.crc))
+
+    def _note(self, value: _Value, piece: _Piece) -> None:
+        sums = getattr(self._noting, "sums", None)
+        if sums is not None:
+            sums.append(NotedSum(value.at, *piece))
 
     def over(self, readers: Mapping[str, RangeReader]) -> dict[str, RangeReader]:
         """Return readers that add what they read; those of files without checksums stay as they are."""
@@ -169,18 +209,22 @@ class StoredSums:
             with self._lock:
                 value.is_touched = True
                 gaps = list(value.gaps(start, end))
+            self._note(value, _NOTHING)
             for low, high in gaps:
                 if high - low < _LEAST_BYTES and low and high < value.size_bytes:
                     continue
                 part = data[low - shift - offset : high - shift - offset]
                 piece = _Piece(low, high, CRCS[value.stored.kind].of(part, 0))
                 with self._lock:
-                    value.put(piece)
+                    is_new = value.put(piece)
+                if is_new:
+                    self._note(value, piece)
 
     def touch(self, path: str, start: int, end: int) -> None:
         """Note that bytes of [start, end) of a file were read without being added."""
         for place in self._among(path, start, end):
             place.value.is_touched = True
+            self._note(place.value, _NOTHING)
 
     def _among(self, path: str, start: int, end: int) -> Iterator[_Place]:
         """Yield the extents that have some of the bytes [start, end) of a file."""
