@@ -9,7 +9,7 @@ targets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn, Protocol, Self, TypeVar, overload
 
@@ -106,6 +106,12 @@ def read_bytes(reader: RangeReader, offset: int, out: bulk.U8) -> bulk.U8:
     if out.size:
         reader.read_into(offset, out.reshape(-1).data)
     return out
+
+
+def generations_of(readers: Iterable[RangeReader]) -> list[tuple[str, int, str]]:
+    """Return what tells opened files from others with their names; nothing where the storage of one does not say."""
+    found = sorted((reader.path, reader.size_bytes, reader.generation) for reader in readers)
+    return found if all(generation for _, _, generation in found) else []
 
 
 class SmallParts(NamedTuple):
@@ -258,6 +264,14 @@ class Input(Protocol):
     @property
     def facts(self) -> InputFacts:
         """Return what headers say of it."""
+
+    @property
+    def identity(self) -> object:
+        """Return what tells it from any other input, and what goes out of it; '' where that cannot be told.
+
+        It consists of texts, numbers, and sequences of these.
+        """
+        return ""
 
     @property
     def small(self) -> SmallTables | None:

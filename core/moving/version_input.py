@@ -21,7 +21,7 @@ from edl_ckpt.core.base.packing import near
 from edl_ckpt.core.converting.changes import Outgoing, OutTable
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import PART_NUMBERS, Part, tally_parts
-from edl_ckpt.core.model.tables import Encoding, ShardIndex, TableEntry
+from edl_ckpt.core.model.tables import Encoding, Extent, ShardIndex, TableEntry
 from edl_ckpt.core.moving.input import (
     FileRows,
     FileValues,
@@ -32,6 +32,7 @@ from edl_ckpt.core.moving.input import (
     SmallParts,
     SurveyedTable,
     cast_to,
+    generations_of,
 )
 from edl_ckpt.core.moving.source_proof import VersionProof
 from edl_ckpt.core.proof.duplicates import check_unique
@@ -106,6 +107,25 @@ class VersionInput(CheckpointHolder, Input):
             left_out=self.out.left_out,
             filtered=self._filtered(),
         )
+
+    @property
+    def identity(self) -> object:
+        """Return the generations of the files, where values lie in them, and under which names and how they go out."""
+        files = generations_of(self.checkpoint.files.values())
+        if not files:
+            return ""
+        tables = []
+        for table in self.out.tables:
+            places = [(shard.file.ps_id, *_places(entry)) for shard, entry in self.checkpoint.entries(table.source)]
+            leaves_out = "" if table.leaves_out is None else table.leaves_out.rows.text
+            tables.append((table.source, table.name, table.dtype.name, table.by_number, leaves_out, places))
+        variables = []
+        for variable in self.out.variables:
+            shard, entry = self.checkpoint.find_variable(variable.source)
+            place = (shard.file.ps_id, entry.dtype.name, *_bounds(entry.values))
+            variables.append((variable.source, variable.name, variable.dtype.name, variable.shape, place))
+        gathered = [shard.gathered for shard in self.checkpoint.shards]
+        return files, tables, variables, gathered, self._bundled
 
     def _filtered(self) -> dict[str, FilteredRows]:
         """Return the tables that do not go out with all of their rows."""
@@ -213,6 +233,16 @@ class VersionInput(CheckpointHolder, Input):
     def check_unchanged(self) -> None:
         """Raise LockedError when a file has changed since it was opened."""
         self.checkpoint.check_unchanged()
+
+
+def _bounds(extent: Extent) -> tuple[int, int, int]:
+    return extent.file, extent.start, extent.end
+
+
+def _places(entry: TableEntry) -> tuple[object, ...]:
+    """Return where the rows and the ids of a table lie in a shard, and of which dtype its values are."""
+    dtype = entry.dtype.name if entry.dtype else ""
+    return dtype, entry.rows, _bounds(entry.values), [(run.start, run.end) for run in entry.ids]
 
 
 class SmallVersionTables:

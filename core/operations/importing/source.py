@@ -29,7 +29,15 @@ from edl_ckpt.core.converting.changes import LeftOut
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.tables import TableInfo
-from edl_ckpt.core.moving.input import FileRows, FileValues, Input, InputFacts, SurveyedTable, read_bytes
+from edl_ckpt.core.moving.input import (
+    FileRows,
+    FileValues,
+    Input,
+    InputFacts,
+    SurveyedTable,
+    generations_of,
+    read_bytes,
+)
 from edl_ckpt.core.moving.plan import ShardPlan, lay_out_survey
 from edl_ckpt.core.moving.result import WriteResult
 from edl_ckpt.core.moving.settings import ReshardSettings, settings_for
@@ -244,6 +252,16 @@ class NamedArrays(Input):
             left_out=self._left_out,
         )
 
+    @property
+    def identity(self) -> object:
+        """Return the generations of the files, and where each array lies in them; '' for arrays in memory."""
+        files = generations_of(self.readers)
+        if not files:
+            return ""
+        dense = [(name, *_place(array)) for name, array in self._dense.items()]
+        tables = [(t.name, t.initializer, _place(t.ids), _place(t.vectors)) for t in self._tables]
+        return files, dense, tables
+
     def value(self) -> NamedArrays:
         """Return the arrays as a value, for other processes; those in memory stay in this one."""
         place = self._location
@@ -321,6 +339,11 @@ class NamedArrays(Input):
         """Close all files."""
         for reader in self.readers:
             reader.close()
+
+
+def _place(array: ArrayData) -> tuple[object, ...]:
+    """Return where the elements of an array lie, and what they are."""
+    return array.name, array.dtype.name, array.shape, array.reader.path, array.offset
 
 
 @dataclass(frozen=True, slots=True, eq=False)
