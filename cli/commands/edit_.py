@@ -53,7 +53,7 @@ def edit_command(
     """Write a changed copy of a version.
 
     The result has the system, the number and as many shards as the version. The report gives the reason for each part
-    that was left out; a fingerprint proves the rest.
+    that was left out; a fingerprint proves the rest. A killed edit of a large version resumes when it is run again.
     """
     from edl_ckpt.core.base.freed_memory import keep_freed_memory
     from edl_ckpt.core.converting.changes import Changes

@@ -62,7 +62,7 @@ def import_command(
     of TensorFlow or any other system.
 
     Each row goes to the parameter server that ElasticDL expects. The fingerprint proves the result. --dry-run reads the
-    ids, and shows the shards that would be written.
+    ids, and shows the shards that would be written. A killed import of large files resumes when it is run again.
     """
     from edl_ckpt.cli.render import written
     from edl_ckpt.core.base.freed_memory import keep_freed_memory

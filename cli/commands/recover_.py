@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def recover_command(
     out: Output,
     location: o.Place = None,
-    drop_copies: Annotated[bool, o.flag("Also discard interrupted copies.")] = False,
+    drop_copies: Annotated[bool, o.flag("Also discard interrupted copies, reshards and the like.")] = False,
     yes: Annotated[
         bool, o.flag("Do not ask, and remove the lock of a process on another host that may be dead.", "-y")
     ] = False,
@@ -37,8 +37,8 @@ def recover_command(
     """Finish or undo the work of killed commands.
 
     It first says what it would do. On a terminal it then asks; in a script it acts. Every command that writes to a
-    location does the same first. Interrupted copies are kept, so that they can resume. It leaves whatever it cannot
-    resolve untouched and exits with 3; the output suggests a next step.
+    location does the same first. Interrupted copies, reshards, edits and imports are kept, so that they can resume. It
+    leaves whatever it cannot resolve untouched and exits with 3; the output suggests a next step.
     """
     from edl_ckpt.core.commit.repair.recovery import recover
     from edl_ckpt.core.commit.repair.survey import unfinished_work
@@ -83,7 +83,7 @@ def _steps(found: Unfinished, *, drop_copies: bool) -> list[str]:
     """Return what `recover` would do, in words."""
     from edl_ckpt.core.state.blocked import format_holder
 
-    copies = "discarded" if drop_copies else "kept: it resumes when the same copy is run again"
+    becomes = "discarded" if drop_copies else "kept: it resumes when the same {} is run again"
     return [
         *(
             f"the lock is held by {format_holder(holder)}: "
@@ -91,7 +91,8 @@ def _steps(found: Unfinished, *, drop_copies: bool) -> list[str]:
             for holder in found.holders
         ),
         *found.work,
-        *(f"an interrupted copy of version {version}: {copies}" for version in found.copies),
+        *(f"an interrupted copy of version {version}: {becomes.format('copy')}" for version in found.copies),
+        *(f"{move}: {becomes.format('command')}" for move in found.moves),
     ]
 
 

@@ -56,7 +56,8 @@ def reshard_command(
 
     torch DCP and safetensors load with any number of ranks, so they need it only to split or join files. A version that
     has N shards already stays as it is, unless --force rewrites it. The new shards become visible only after their
-    fingerprint has proved that no value was lost. A version keeps its system.
+    fingerprint has proved that no value was lost. A version keeps its system. A killed reshard of a large version
+    resumes when it is run again.
     """
     from edl_ckpt.core.base.freed_memory import keep_freed_memory
 

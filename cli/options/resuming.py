@@ -55,12 +55,14 @@ def stoppable(out: Output, words: str | Callable[[], str]) -> Iterator[None]:
 
 
 def half_done(place: Location) -> str:
-    """Return how to go on where a command was stopped: in its commit, or before it, when nothing is left of it.
+    """Return how to go on where a command was stopped: in its commit, or before it.
 
-    The storage may be what stopped the command. Where it gives no answer, the words allow for both.
+    Before it nothing is left, or else what a large move has written, which resumes. The storage may be what stopped the
+    command. Where it gives no answer, the words allow for both.
     """
     from edl_ckpt.core.catalog.entries import has_journal
     from edl_ckpt.core.catalog.interest import is_of_interest
+    from edl_ckpt.core.commit.publish.interrupted import interrupted_moves
     from edl_ckpt.core.storage import open_store
 
     name = escaped(place.url)
@@ -68,10 +70,14 @@ def half_done(place: Location) -> str:
         return f"the new version is complete, its metrics and tags may be missing: `{command('list', name)}` shows them"
     try:
         left = has_journal(open_store(place).entries(is_of_interest))
+        waits = place.local_path is not None and any(interrupted_moves(place.local_path))
     except NotFoundError:
-        left = False
+        left = waits = False
     except EdlCkptError:
         return f"if its commit had begun, the next command there finishes or undoes it: {command('recover', name)}"
     if left:
         return f"its commit had begun: `{command('recover', name)}` finishes or undoes it"
+    if waits:
+        drop = command("recover", "--drop-copies", name)
+        return f"run the same command again: it resumes; to discard what it has written: {drop}"
     return "nothing was left behind: run the same command again"

@@ -50,7 +50,8 @@ def document(listings: Sequence[Listing]) -> dict[str, Any]:
 def _location_object(listing: Listing) -> dict[str, Any]:
     return picked(
         listing,
-        "location layout versions modes interrupted_copies foreign bound",
+        "location layout versions modes interrupted_copies interrupted_moves foreign bound",
+        interrupted_moves=[move._asdict() for move in listing.interrupted_moves],
         location=listing.location.url,
         versions=list(map(keys_of, listing.versions)),
         foreign=[picked(entry, "name elasticdl_version") for entry in listing.foreign],
@@ -228,6 +229,12 @@ def warnings(listing: Listing) -> Iterator[str]:
         yield (
             f"{listing.location}: an interrupted copy of version {number} is waiting: the same copy resumes it;"
             f" to discard it: {words.command('recover', '--drop-copies', str(listing.location))}"
+        )
+    for move in listing.interrupted_moves:
+        room = words.size(move.size_bytes)
+        yield (
+            f"{listing.location}: an interrupted {move.work} of version {move.version} takes {room}: the same command"
+            f" resumes it; to discard it: {words.command('recover', '--drop-copies', str(listing.location))}"
         )
     for version in listing.versions:
         if version.seal_warning:

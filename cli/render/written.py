@@ -65,6 +65,8 @@ def written_human(result: WriteResult) -> Lines:
     rate = result.size_bytes / result.seconds if result.seconds else 0
     speed = f"{content} in {result.seconds:.2f} s ({words.size(rate)}/s)"
     yield styled(f"{speed}, peak memory {words.size(result.peak_memory_bytes)}", "dim")
+    if result.resumed_bytes:
+        yield f"{words.size(result.resumed_bytes)} were moved by an earlier run"
     if result.overflowed:
         yield f"{text.count(result.overflowed, 'value')} became infinite: too large for the new type"
     yield from compared_lines(result)
@@ -137,6 +139,7 @@ def planned_document(
         "system": ELASTICDL,
         "untouched": [],
         "overflowed": 0,
+        "resumed_bytes": 0,
         "needed": True,
         "dry_run": True,
         "in_place": target.in_place,

@@ -42,7 +42,7 @@ from edl_ckpt.core.catalog.single_file import named_file
 from edl_ckpt.core.catalog.strangers import stranger
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS, Settling
 from edl_ckpt.core.catalog.uuids import read_uuid_metadata, with_uuid
-from edl_ckpt.core.model.versions import DAMAGED, CheckpointRef, Listing, State, Version
+from edl_ckpt.core.model.versions import DAMAGED, UNNUMBERED, CheckpointRef, InterruptedMove, Listing, State, Version
 from edl_ckpt.core.sources.elasticdl.loader import mistaken_for_newer
 from edl_ckpt.core.sources.registry import is_own_name, version_named
 from edl_ckpt.core.state.index import Known
@@ -50,6 +50,7 @@ from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import mode_of, read_document
 from edl_ckpt.core.state.owner import is_presumed_dead
 from edl_ckpt.core.state.paths import (
+    INTERRUPTED,
     LOCK_FILE,
     META_DIR,
     NOTES_DIR,
@@ -177,6 +178,7 @@ def _list_once(
         metadata.modes,
         tuple(problems),
         tuple(_interrupted_copies(store, state)),
+        tuple(_interrupted_moves(store, state)),
         unknown.error() if unknown else metadata.fault,
         record=bare.record,
         bound=seen.bound,
@@ -199,6 +201,20 @@ def _interrupted_copies(store: Store, state: Sequence[Entry]) -> Iterator[int]:
         number = resumed_number(entry.parent)
         if number is not None and not (at_work and not _is_left(store, entry)):
             yield number
+
+
+def _interrupted_moves(store: Store, state: Sequence[Entry]) -> Iterator[InterruptedMove]:
+    """Yield the moves that were interrupted, not those at work. A directory with a journal belongs to a commit."""
+    begun = {entry.parent for entry in journals_among(state)}
+    for entry in state:
+        if entry.name == INTERRUPTED and entry.parent not in begun and _is_left(store, entry):
+            with suppress(EdlCkptError):
+                document = read_document(store, entry.relative) or {}
+                sizes, number = document.get("new"), document.get("version")
+                if isinstance(sizes, dict) and isinstance(number, int):
+                    key = str(document.get("directory")) if number == UNNUMBERED else number
+                    size_bytes = sum(size for size in sizes.values() if isinstance(size, int))
+                    yield InterruptedMove(key, str(document.get("work")), size_bytes)
 
 
 def _is_left(store: Store, journal: Entry) -> bool:

@@ -17,6 +17,7 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.commit.journal import Journal, Note
+from edl_ckpt.core.commit.progress import Progress
 from edl_ckpt.core.commit.sent_parts import SharedUploads, TargetPart
 from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.model.layouts import Layout
@@ -91,6 +92,8 @@ class NewVersion:
     """The most that open parts of a remote version take, by default `PART_MEMORY_BYTES`; others wait on the disk."""
     resumes: Resume | None = None
     """Continue an interrupted run of the same work."""
+    move_digest: str = ""
+    """A digest of the move that writes the files, and of what it reads; '' for one that does not resume."""
     reporter: Reporter = WARNINGS
     """Is warned when a replaced version's owner, group or ACL cannot be kept."""
 
@@ -139,7 +142,7 @@ class NewVersion:
 class VersionOutput(ExitStack[None]):
     """A version being written; a context manager that leaves nothing of what was not published.
 
-    The exception is a resumable output: it keeps the finished shards when its run is interrupted.
+    The exception is a resumable output: it keeps what is finished when its run is interrupted.
     """
 
     def __init__(self, place: LockedLocation, new: NewVersion) -> None:
@@ -150,6 +153,8 @@ class VersionOutput(ExitStack[None]):
         self._lock = threading.Lock()
         self.resumed: dict[int, Note] = {}
         """The notes of the shards that an interrupted run had finished: they are not written again."""
+        self.progress: Progress | None = None
+        """Where a move notes what it has done, and finds what an interrupted one had done; None where none resumes."""
 
     def create(self, sizes: Sequence[int]) -> Sequence[Sink]:
         """Begin all shards, of these sizes; NoSpaceError when there is no room for them.
@@ -207,24 +212,19 @@ class Settled:
     exclusive: bool
     """No other process can be at work there."""
     drop_copies: bool = False
-    """Interrupted copies are discarded."""
+    """Interrupted copies and moves are discarded."""
     done: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
 
     def keeps(self, journal: Journal) -> bool:
-        """Say whether a journal stays, because an interrupted copy can go on."""
+        """Say whether a journal stays, because an interrupted copy or move can go on."""
         stays = bool(journal.source) and not self.drop_copies
         if stays:
-            copy = f"an interrupted copy of version {journal.key}"
-            self.kept.append(f"{copy} resumes when the same copy is run again")
+            again = "command" if journal.work else "copy"
+            self.kept.append(f"{journal.in_words()} resumes when the same {again} is run again")
         return stays
 
     def leave(self, error: EdlCkptError) -> None:
         """Note what cannot be settled, and what a person can do about it."""
         self.left.append(f"{error}; {error.hint}" if error.hint else str(error))
-
-
-def discarded_copy(version: int | str) -> str:
-    """Return what `recover --drop-copies` reports of an interrupted copy."""
-    return f"discarded the interrupted copy of version {version}"

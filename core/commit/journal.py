@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
+from edl_ckpt.core.base.words import size
 from edl_ckpt.core.model.versions import UNNUMBERED
 from edl_ckpt.core.sources.registry import directory_named, number_named
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
@@ -80,6 +81,8 @@ class Journal:
     """A digest of the old local directory: one that has changed since goes to the trash, and is not removed."""
     keep_old: bool = False
     """True when the old shards go to the trash."""
+    work: str = ""
+    """What an interrupted move was for: 'reshard', 'import'; '' for a commit."""
     trash: str = ""
     """The deletion in the trash that the new directory comes from, and goes back to; '' for one that was written."""
 
@@ -87,6 +90,15 @@ class Journal:
     def key(self) -> int | str:
         """Return the key of the version: its number, or the name of its directory where that has none."""
         return self.directory if self.version == UNNUMBERED else self.version
+
+    def in_words(self, article: str = "an") -> str:
+        """Return an interrupted copy or move in words, a move with the room that it takes.
+
+        >>> Journal(7, "version_7", source="0a").in_words(), Journal(7, "v", sizes={"a": 4096}, work="edit").in_words()
+        ('an interrupted copy of version 7', 'an interrupted edit of version 7 (4.0 KiB)')
+        """
+        room = f" ({size(sum(self.sizes.values()))})" if self.work else ""
+        return f"{article} interrupted {self.work or 'copy'} of version {self.key}{room}"
 
     def path(self, name: str) -> str:
         """Return the path of a file below the location."""

@@ -582,6 +582,16 @@ class Record(NamedTuple):
     """The name of the file or directory that says it."""
 
 
+class InterruptedMove(NamedTuple):
+    """A reshard, an edit or an import that was killed, and that the same command resumes."""
+
+    version: int | str
+    """The number of the version that it was about to write, or its name."""
+    work: str
+    size_bytes: int
+    """The room that its files take."""
+
+
 @dataclass(frozen=True, slots=True)
 class Listing(Shown):
     """All versions of one location in the order of their numbers, or of their system's record, and its other entries.
@@ -598,6 +608,8 @@ class Listing(Shown):
     """Warnings about what cannot be read: versions, and files of our own."""
     interrupted_copies: tuple[int, ...] = ()
     """The versions of which an interrupted copy waits here; the same copy resumes it."""
+    interrupted_moves: tuple[InterruptedMove, ...] = ()
+    """The interrupted reshards, edits and imports that wait here; the same command resumes one."""
     modes_fault: EdlCkptError | None = field(default=None, compare=False)
     """Why the modes cannot be read, None when they can."""
     replacing: Mapping[int, str] = field(default_factory=dict, hash=False)

@@ -185,8 +185,8 @@ class Mover:
         """Values that became infinite by a cast."""
         self._lock = threading.Lock()
 
-    def do(self, piece: Movable) -> None:
-        """Move the values of a piece."""
+    def do(self, piece: Movable, *, values: bool = True) -> None:
+        """Move the values of a piece; without `values` only the ids of a piece in its turn."""
         if isinstance(piece, list):
             for dense in piece:
                 self.move_dense(dense)
@@ -194,7 +194,7 @@ class Mover:
             self.move_small(piece)
         else:
             try:
-                self._move_piece(piece)
+                self._move_piece(piece, values=values)
             except BaseException:
                 piece.turns.fail(piece.number)
                 raise

@@ -53,6 +53,8 @@ class WriteResult:
     """The fingerprints of the tables and variables that are what they were, by name; nothing where all of them are."""
     overflowed: int = 0
     """Values that became infinite by a cast."""
+    resumed_bytes: int = 0
+    """The bytes of values that an interrupted run had moved."""
     needed: bool = True
     """False when the version was there already."""
     dry_run: bool = False

@@ -17,7 +17,9 @@ from typing import Final, Protocol
 from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.packing import packed, together
 from edl_ckpt.core.base.parallel import RESULT_BYTES, Executor, run_all, run_parallel
+from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.commit.interface import SharedTargets
+from edl_ckpt.core.commit.progress import Progress
 from edl_ckpt.core.commit.sent_parts import Sending, SharedUploads, TargetPart
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
@@ -25,6 +27,7 @@ from edl_ckpt.core.moving.extents import ExtentSinks, spans_of
 from edl_ckpt.core.moving.file_parts import FileParts
 from edl_ckpt.core.moving.framing import Framing
 from edl_ckpt.core.moving.input import Input, Stretch
+from edl_ckpt.core.moving.legs import Legs
 from edl_ckpt.core.moving.move import Movable, Mover, MoveTerms, exceeds_page_cache
 from edl_ckpt.core.moving.parts import WORKER_PART_BYTES, DenseBytes, MoveTask, TaskRead, part_tasks, plan_parts
 from edl_ckpt.core.moving.plan import MovePlan, ShardPlan
@@ -59,8 +62,10 @@ class Moved:
         self.tensors = ContentSketch()
         """Those of tensors that are neither variables nor matrices of the source."""
         self.overflowed = 0
+        self.resumed_bytes = 0
+        """The bytes of values that an interrupted run had moved."""
 
-    def add(self, done: Mover | MoveDone) -> None:
+    def add(self, done: Mover | MoveDone | Legs) -> None:
         """Add what a mover or a task has moved."""
         self.sketch.add(done.sketch)
         self.tensors.add(done.tensors)
@@ -85,11 +90,17 @@ class Move:
         once = exceeds_page_cache(2 * plan.size_bytes)
         self.terms = MoveTerms(goal, variables, plain, once, plan.meaning, plan.summed)
 
-    def run(self, framing: Framing, output: SharedOutput | None = None) -> Moved:
-        """Move everything, by threads or, into an output that they share, by other processes; return what has moved."""
+    def run(self, framing: Framing, output: SharedOutput | None = None, *, progress: Progress | None = None) -> Moved:
+        """Move everything, by threads or, into an output that they share, by other processes; return what has moved.
+
+        Threads note their `progress`, and go on where an interrupted run has ended.
+        """
         moved = Moved()
         if output is not None and self._job.executor.is_cluster:
             self.hand_out(framing, output, moved)
+        elif progress is not None:
+            framing.write_before()
+            self._move_legs(framing, progress, moved)
         else:
             framing.write_before()
             mover = self._mover(framing)
@@ -101,8 +112,16 @@ class Move:
         framing.write_after()
         return moved
 
-    def _mover(self, framing: Framing) -> Mover:
-        return Mover(self.terms, self._source, framing.files, self._job.reporter, framing.crcs)
+    def _mover(self, framing: Framing, reporter: Reporter | None = None) -> Mover:
+        return Mover(self.terms, self._source, framing.files, reporter or self._job.reporter, framing.crcs)
+
+    def _move_legs(self, framing: Framing, progress: Progress, moved: Moved) -> None:
+        """Move all that does not need to be sorted, but for what an interrupted run has moved."""
+        legs = Legs(progress, partial(self._mover, framing), self._source.proof.sums, self._job.reporter)
+        pieces = self._pieces(self._mover(framing))
+        run_all(legs.move, legs.pieces(pieces), self._job.workers)
+        moved.add(legs)
+        moved.resumed_bytes = legs.resumed_bytes
 
     def hand_out(self, framing: Framing, output: SharedOutput, moved: Moved) -> None:
         """Let other processes move everything; raises UnsupportedError where they cannot."""

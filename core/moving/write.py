@@ -7,27 +7,34 @@ from __future__ import annotations
 
 import tempfile
 import time
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.progress import expect
 from edl_ckpt.core.catalog.target import Target, check_beside
-from edl_ckpt.core.commit.interface import NewVersion, Written
+from edl_ckpt.core.commit.interface import LockedLocation, NewVersion, Written
 from edl_ckpt.core.commit.repair.kinds import kind_of
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.versions import UNNUMBERED, Seal
 from edl_ckpt.core.moving.input import Input
 from edl_ckpt.core.moving.plan import MovePlan
+from edl_ckpt.core.moving.plan_digest import digest_of_move
 from edl_ckpt.core.moving.result import WriteResult
-from edl_ckpt.core.moving.run import Move
+from edl_ckpt.core.moving.run import Move, Moved
 from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.moving.source_proof import untouched
 from edl_ckpt.core.proof.proving import Proved, prove
 from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.storage.interface import Store
 from edl_ckpt.core.storage.location import Location
+
+RESUMABLE_BYTES: int = 256 << 20
+"""A move of fewer bytes of values begins anew when it was killed. Tests set it."""
 
 
 class Place:
@@ -89,6 +96,73 @@ def planned_result(plan: MovePlan, location: Location, new: NewVersion, *, bytes
     )
 
 
+def _digest_if_large(plan: MovePlan, place: Place, settings: ReshardSettings, source: Input, job: Job) -> str:
+    """Return the digest of a move that is worth resuming, and can be: by threads, to a disk; '' for any other."""
+    is_near = place.location.local_path is not None and not job.executor.is_cluster
+    is_large = plan.value_bytes >= RESUMABLE_BYTES
+    return digest_of_move(plan, place.new, settings, source) if is_near and is_large else ""
+
+
+class _UnfitProgressError(EdlCkptError):
+    """What an interrupted run has written does not pass the proof: a disk has lost it, or the source has changed."""
+
+
+@contextmanager
+def _doubted(moved: Moved, purpose: str) -> Iterator[None]:
+    """Let a difference in the block be the fault of what was resumed, where anything was."""
+    try:
+        yield
+    except EdlCkptError as error:
+        if not moved.resumed_bytes or type(error) not in {EdlCkptError, CorruptError}:
+            raise
+        why = f"what the interrupted {purpose} had written cannot be used ({error.message})"
+        raise _UnfitProgressError(why, path=error.path, offset=error.offset) from error
+
+
+class _Written(NamedTuple):
+    """A version that is visible."""
+
+    seal: Seal
+    moved: Moved
+    proved: Proved
+
+
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """Moving, proving and publishing a planned version, once its source is open."""
+
+    plan: MovePlan
+    place: Place
+    new: NewVersion
+    settings: ReshardSettings
+    source: Input
+    job: Job
+    doing: str
+
+    def write(self, locked: LockedLocation) -> _Written:
+        """Do it; _UnfitProgressError where the proof refuses what an interrupted run has written."""
+        plan, source, job, proofs = self.plan, self.source, self.job, list[Proved]()
+        with kind_of(locked.store).output(locked, self.new) as output:
+            files = output.create(plan.sizes)
+            expect(job.reporter, 2 * plan.value_bytes)  # they are read back
+            job.reporter.start(self.doing, plan.value_bytes)
+            directory = self.place.location.local_path or tempfile.gettempdir()
+            move = Move(plan, self.settings, source, job, directory=directory)
+            moved = move.run(plan.framing(files, job), output, progress=output.progress)
+            with _doubted(moved, self.new.purpose):
+                content = plan.confirmed(source, moved.sketch, job)
+
+            def prove_written(written: Written) -> Seal:
+                with _doubted(moved, self.new.purpose):
+                    staged = plan.staged(written.version, content, moved, self.settings)
+                    proofs.append(prove(staged, job, self.new.key))
+                source.check_unchanged()
+                return source.proof.sign(proofs[-1].seal, self.new.purpose)
+
+            seal = output.publish(prove_written, self.place.describe)
+        return _Written(seal, moved, proofs[-1])
+
+
 def write_version(
     plan: MovePlan,
     place: Place,
@@ -107,42 +181,37 @@ def write_version(
     Raises LockedError when another command holds the lock for longer than `wait_seconds`, NoSpaceError before anything
     is written when there is no room, EdlCkptError when the proof fails.
     """
-    new, executor, reporter, proofs = place.new, job.executor, job.reporter, list[Proved]()
+    new, executor, reporter = place.new, job.executor, job.reporter
     lock = location_lock(place.location, new.purpose, create=True, wait_seconds=wait_seconds, reporter=reporter)
     with lock as locked:
         begin, read_before = time.perf_counter(), executor.bytes_read()
         with opens as source:
             place.check(locked.store)
-            with kind_of(locked.store).output(locked, new) as output:
-                files = output.create(plan.sizes)
-                expect(reporter, 2 * plan.value_bytes)  # they are read back
-                reporter.start(doing, plan.value_bytes)
-                directory = place.location.local_path or tempfile.gettempdir()
-                move = Move(plan, settings, source, job, directory=directory)
-                moved = move.run(plan.framing(files, job), output)
-                content = plan.confirmed(source, moved.sketch, job)
-
-                def prove_written(written: Written) -> Seal:
-                    staged = plan.staged(written.version, content, moved, settings)
-                    proofs.append(prove(staged, job, new.key))
-                    source.check_unchanged()
-                    return source.proof.sign(proofs[-1].seal, new.purpose)
-
-                seal = output.publish(prove_written, place.describe)
-                bytes_read += source.bytes_read + executor.bytes_read() - read_before
+            new = replace(new, move_digest=_digest_if_large(plan, place, settings, source, job))
+            writing = _Writing(plan, place, new, settings, source, job, doing)
+            compared = source.proof.compared
+            try:
+                done = writing.write(locked)
+            except _UnfitProgressError as error:
+                reporter.warn(f"{place.location}@{new.key}: {error.message}; it begins anew")
+                source.proof.restart()
+                source.proof.compared = compared
+                done = writing.write(locked)
+            bytes_read += source.bytes_read + executor.bytes_read() - read_before
         place.finish(locked.store)
-    planned, proved = planned_result(plan, place.location, new, bytes_read=bytes_read), proofs[-1]
+    planned, proved = planned_result(plan, place.location, new, bytes_read=bytes_read), done.proved
     return replace(
         planned,
         bytes_written=plan.size_bytes,  # each byte once: all of them were read back
         seconds=time.perf_counter() - begin,
-        fingerprint=seal.fingerprint,
+        fingerprint=done.seal.fingerprint,
         shards=plan.shards or proved.shards_at(place.path),
         forced=source.proof.forced,
         checksums=source.proof.compared,
         items=plan.items,
         untouched=untouched(source.proof, proved.fingerprint),
-        overflowed=moved.overflowed,
+        overflowed=done.moved.overflowed,
+        resumed_bytes=done.moved.resumed_bytes,
         content=proved.fingerprint,
         dry_run=False,
     )

@@ -50,7 +50,7 @@ _KINDS: Final = (
             " gives hint host id initializer judged_with kept lacks latest layout left left_out location message metric"
             " mixture name note origin output path place platform policy problems purpose python reasons ref restored"
             " rules script slice slot subject system table tag tags title to uuid value variable warnings what why"
-            " suspect torch_location words would"
+            " suspect torch_location words work would"
         ),
     ),
     (
@@ -193,8 +193,8 @@ RESULT: Final[Mapping[str, Schema]] = {
 }
 WRITTEN_KEYS: Final = (
     "ref output from_ps? to_ps version? size_bytes bytes_read bytes_written rows seconds? peak_memory_bytes?"
-    " fingerprint? shards* forced? checksums items left_out* source? system dropped* untouched* overflowed needed"
-    " dry_run"
+    " fingerprint? shards* forced? checksums items left_out* source? system dropped* untouched* overflowed"
+    " resumed_bytes needed dry_run"
 )
 PLANNED_KEYS: Final = "(in_place) (layout) (skew) (warnings*) (cluster?) (parts?)"
 COMPARED: Final = record("compared not_compared names*", compared=COUNT, not_compared=COUNT, names=TEXT)
@@ -226,8 +226,9 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     "list": record(
         "locations* (experiment)",
         locations=record(
-            "location layout? versions* modes interrupted_copies* foreign* bound",
+            "location layout? versions* modes interrupted_copies* interrupted_moves* foreign* bound",
             versions=record(VERSION_KEYS, verdict=VERDICT),
+            interrupted_moves=record("version work size_bytes", version=KEY),
             foreign=record("name elasticdl_version?"),
         ),
         experiment=record(

@@ -3,7 +3,8 @@
 Every operation that writes a version uses one `LocalOutput`. A new version takes one rename. A version in the place of
 another takes one atomic exchange where the kernel has it, else two renames under a journal. A resumable output flushes
 each shard as it is finished and notes it in the journal, so that the next run of the same work continues there. Its
-shards are read back with the others before they are published.
+shards are read back with the others before they are published. A move notes its progress, and when a signal or a kill
+ends it, the next run of the same move takes over its staging directory.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ from edl_ckpt.core.commit.deletion.loose import finish_publishing, is_there, mar
 from edl_ckpt.core.commit.deletion.records import META, write_record
 from edl_ckpt.core.commit.interface import FinishedSink, LockedLocation, NewVersion, Prove, VersionOutput, Written
 from edl_ckpt.core.commit.journal import Journal, Note, parse_journal
+from edl_ckpt.core.commit.progress import Progress
 from edl_ckpt.core.commit.publish.carried import Carrying
+from edl_ckpt.core.commit.publish.interrupted import taken_over
 from edl_ckpt.core.commit.publish.staging import Staging
 from edl_ckpt.core.commit.writers import WRITERS, StagedTargets, Writers
 from edl_ckpt.core.model.versions import Seal, Version
@@ -43,6 +46,7 @@ from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES
 from edl_ckpt.core.state.metadata import Drafts
 from edl_ckpt.core.state.paths import (
+    INTERRUPTED,
     JOURNAL,
     META_DIR,
     TRASH_DIR,
@@ -124,7 +128,9 @@ class LocalOutput(VersionOutput):
         self._store = store
         self._access = OldAccess(new.replaces, new.reporter) if new.replaces else None
         self._carrying = _carrying(new)
-        stage = os.path.basename(resumable_stage(new.key)) if new.resumes else ""
+        self._taken_over = taken_over(store.root, new) if place.is_exclusive and not new.resumes else ""
+        """The staging directory of the same move, which was interrupted; '' for none."""
+        stage = os.path.basename(resumable_stage(new.key)) if new.resumes else self._taken_over
         self._staging = Staging(store.root, new.purpose, name=stage)
         self._directory = os.path.join(self._staging.path, self._name)
         self._files: dict[int, PreallocatedFile] = {}
@@ -158,6 +164,9 @@ class LocalOutput(VersionOutput):
         useless = isinstance(error, CorruptError | RefusedError) or (self._proving and isinstance(error, EdlCkptError))
         if useless and self._new.resumes is not None:
             self._stage.unlink(JOURNAL)
+        if not isinstance(error, KeyboardInterrupt | SystemExit):
+            with suppress(EdlCkptError):  # then it waits, and takes room until it is dropped
+                self._end_progress()
 
     def create(self, sizes: Sequence[int]) -> Sequence[Sink]:
         """Begin all shards, of these sizes; those that an interrupted run had finished stay as they are."""
@@ -170,23 +179,66 @@ class LocalOutput(VersionOutput):
         for name in self._stage.names() if self._new.resumes is not None else ():
             if name.startswith(WRITERS):  # of an interrupted run, whose tasks may go on: none opens a file from here on
                 Writers(self._stage, name, make=False).end()
-        if not self.resumed:
+        is_taken = bool(self._taken_over) and self._has_all_files()
+        if not self.resumed and not is_taken:
             self._staging.clear()
             self._staging.inherit_access()
         inside = self.enter_context(self._stage.enter(self._name, make=True))
-        self._staging.check_space(sum(size for i, size in enumerate(sizes) if i not in self.resumed))
-        for i, name in enumerate(names):
-            if i not in self.resumed:
-                with inside.above(name, make=True) as (folder, last):
-                    folder.remove(last)
-                    self._files[i] = file = folder.create(last, sizes[i], waits=True)
-                self.callback(file.close)
-                self._protect(i, file)  # before there is anything to read in it
-        allocate_all(list(self._files.values()), default_workers())
+        if is_taken:
+            self._open_files(inside)
+        else:
+            self._create_files(inside)
+        if self._new.move_digest:
+            self.progress = progress = Progress(self._stage, self._note_move)
+            self.callback(progress.close)
         if self._new.resumes is None:
             # Not beside `finish`: of two flushes of one file, the kernel tells only the first that the disk failed.
             self._flusher = self.enter_context(Flusher(list(self._files.values())))
         return [self._files[i] if i in self._files else FinishedSink(inside.join(name)) for i, name in enumerate(names)]
+
+    def _create_files(self, inside: Directory) -> None:
+        """Create and allocate all files but those that an interrupted run had finished."""
+        self._staging.check_space(sum(size for i, size in enumerate(self._sizes) if i not in self.resumed))
+        for i, name in enumerate(self._names):
+            if i not in self.resumed:
+                with inside.above(name, make=True) as (folder, last):
+                    folder.remove(last)
+                    self._files[i] = file = folder.create(last, self._sizes[i], waits=True)
+                self.callback(file.close)
+                self._protect(i, file)  # before there is anything to read in it
+        allocate_all(list(self._files.values()), default_workers())
+
+    def _has_all_files(self) -> bool:
+        """Say whether the directory that was taken over has all files, each of its size."""
+        if not self._stage.is_directory(self._name):
+            return False
+        with self._stage.enter(self._name) as inside:
+            for name, size in zip(self._names, self._sizes, strict=True):
+                with inside.above(name, make=True) as (folder, last):
+                    found = folder.stat(last)
+                is_alone = found is not None and stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+                if found is None or not is_alone or found.st_size != size:
+                    return False
+        return True
+
+    def _open_files(self, inside: Directory) -> None:
+        """Open the files of a move that was interrupted."""
+        for i, name in enumerate(self._names):
+            with inside.above(name) as (folder, last):
+                self._files[i] = file = PreallocatedFile(folder.join(last), None, directory=folder.fd)
+            self.callback(file.close)
+            self._protect(i, file)
+
+    def _note_move(self) -> None:
+        """Say in the staging directory that the same move can go on there."""
+        sizes = dict(zip(self._names, self._sizes, strict=True))
+        move = replace(self._journal, source=self._new.move_digest, sizes=sizes, work=self._new.purpose)
+        self._stage.replace(INTERRUPTED, move.to_bytes())
+
+    def _end_progress(self) -> None:
+        """Let no later run go on where this one ends."""
+        if self._new.move_digest:
+            self._stage.unlink(INTERRUPTED)
 
     def _protect(self, number: int, file: PreallocatedFile) -> None:
         """Give a new file the access that it is to have."""
@@ -321,6 +373,7 @@ class LocalOutput(VersionOutput):
             look = contents.check_unchanged if contents is not None else None
             try:
                 self._stage.replace(JOURNAL, journal.to_bytes())
+                self._end_progress()
                 put_in_place(self._root, self._stage, journal, look)
             except EdlCkptError as error:
                 _settle_after(self._root, self._stage, journal, self._store.location, error)

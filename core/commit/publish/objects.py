@@ -34,7 +34,6 @@ from edl_ckpt.core.commit.interface import (
     Prove,
     VersionOutput,
     Written,
-    discarded_copy,
 )
 from edl_ckpt.core.commit.journal import Journal, Note, parse_journal
 from edl_ckpt.core.commit.publish.uploads import marked_uploads
@@ -392,7 +391,7 @@ def _undo(store: ObjectStore, journal: Journal) -> str:
     if journal.old:
         return f"rolled back the replacement of version {journal.key}; the old version is in place{stay}"
     if journal.source:
-        return discarded_copy(journal.key) + stay
+        return f"discarded {journal.in_words('the')}{stay}"
     return f"removed the unfinished version {journal.key}{stay}"
 
 

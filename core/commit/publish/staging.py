@@ -2,7 +2,7 @@
 
 It is `.edl-ckpt-0/stage-0/<id>/` below the location, on the same filesystem, so that one rename publishes its content.
 `owner.json` in it names the process at work, under the kernel's lock. The directory is removed when the work ends,
-unless a journal in it says that the work can be finished, rolled back or resumed.
+unless a file in it says that the work can be finished, rolled back or resumed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, Self
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.state.owner import OWNER_FILE, format_owner, lock_file, read_owner
-from edl_ckpt.core.state.paths import JOURNAL, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, TRASH_DIR
+from edl_ckpt.core.state.paths import INTERRUPTED, JOURNAL, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, TRASH_DIR
 from edl_ckpt.core.state.signature import Signature
 from edl_ckpt.core.storage.beneath import Directory, close_read
 from edl_ckpt.core.storage.faults import inherit_as, storage_errors
@@ -72,7 +72,7 @@ class Staging:
 
     def _remove(self) -> None:
         with suppress(EdlCkptError):
-            if self.place.stat(JOURNAL) is None:
+            if self.place.stat(JOURNAL) is None and self.place.stat(INTERRUPTED) is None:
                 remove_stage(self.root, self.place)
             else:
                 remove_empty_state(self.root)

@@ -10,8 +10,9 @@ from typing import Final
 from edl_ckpt.core.base.errors import AuthError, EdlCkptError, RefusedError
 from edl_ckpt.core.catalog.files import check_is_no_file
 from edl_ckpt.core.commit.deletion.records import RECORD, damaged_records
-from edl_ckpt.core.commit.interface import LOOK, Settled, discarded_copy
+from edl_ckpt.core.commit.interface import LOOK, Settled
 from edl_ckpt.core.commit.publish.disk import read_journal, settle_stage
+from edl_ckpt.core.commit.publish.interrupted import interrupted_move
 from edl_ckpt.core.commit.publish.staging import remove_empty_state, remove_stage
 from edl_ckpt.core.state.aside import make_way, set_aside
 from edl_ckpt.core.state.owner import OWNER_FILE, is_presumed_dead, owner_in
@@ -134,13 +135,14 @@ class DiskRepair:
             aside = set_aside(self._state, stages, name, f"has a {JOURNAL} that cannot be used ({error})")
             settled.left.append(f"{aside}; {LOOK}")
             return
-        if journal is not None and settled.keeps(journal):
+        left = journal or interrupted_move(stage)
+        if left is not None and settled.keeps(left):
             return
         done: list[str] = []
-        if journal is None:
+        if left is None:
             done = [f"removed the abandoned staging directory {name}"]
-        elif journal.source:
-            done = [discarded_copy(journal.key)]
+        elif left.source:
+            done = [f"discarded {left.in_words('the')}"]
         else:
             try:
                 done = list(filter(None, [settle_stage(self._root, stage)]))

@@ -16,6 +16,7 @@ from edl_ckpt.core.base.words import abridged, counted, rounded_duration
 from edl_ckpt.core.commit.deletion.records import DROP, read_record
 from edl_ckpt.core.commit.journal import Journal, parse_journals
 from edl_ckpt.core.commit.publish.disk import read_journal
+from edl_ckpt.core.commit.publish.interrupted import interrupted_move
 from edl_ckpt.core.state.holder import Holder
 from edl_ckpt.core.state.lock import open_lock
 from edl_ckpt.core.state.owner import format_owner, read_owner
@@ -27,17 +28,19 @@ from edl_ckpt.core.storage.beneath import Directory
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """What waits at a location: work that `recover` settles, copies that it keeps, and who holds the lock."""
+    """What waits at a location: work that `recover` settles, copies and moves that it keeps, and who holds the lock."""
 
     location: Location
     work: tuple[str, ...]
     """Each piece of work, and what becomes of it, in words."""
     copies: tuple[int | str, ...]
     """The versions whose interrupted copies can resume."""
+    moves: tuple[str, ...]
+    """The interrupted moves that can resume, in words."""
     holders: tuple[Holder, ...]
 
     def __bool__(self) -> bool:
-        return bool(self.work or self.copies or self.holders)
+        return bool(self.work or self.copies or self.moves or self.holders)
 
 
 def unfinished_work(location: LocationLike, *, reporter: Reporter = WARNINGS) -> Unfinished:
@@ -45,19 +48,22 @@ def unfinished_work(location: LocationLike, *, reporter: Reporter = WARNINGS) ->
     store = open_store(location)
     work: list[str] = []
     copies: list[int | str] = []
+    moves: list[str] = []
     found = _on_disk(store) if isinstance(store, LocalStore) else _on_objects(store)
     for one in found:
-        if isinstance(one, Journal):
+        if isinstance(one, Journal) and one.work:
+            moves.append(one.in_words())
+        elif isinstance(one, Journal):
             copies.append(one.key)
         else:
             work.append(one)
     copies.sort(key=lambda key: (isinstance(key, str), key))
     holders = tuple(open_lock(store, "recover", reporter).holders())
-    return Unfinished(store.location, tuple(work), tuple(copies), holders)
+    return Unfinished(store.location, tuple(work), tuple(copies), tuple(moves), holders)
 
 
 def _on_disk(store: LocalStore) -> Iterator[str | Journal]:
-    """Yield what waits in the staging directories and in the trash; a journal is that of a copy."""
+    """Yield what waits in the staging directories and in the trash; a journal is that of a copy or a move."""
     with Directory.open(store.root) as root:
         with root.find(STAGE_DIR) as stages:
             for name in stages.names():
@@ -81,7 +87,10 @@ def _staged(stage: Directory, name: str) -> Iterator[str | Journal]:
     except (RefusedError, ValueError):
         yield f"a damaged {JOURNAL} of {by}: it is set aside"
         return
-    if journal is None:
+    move = interrupted_move(stage)
+    if move is not None:
+        yield move
+    elif journal is None:
         yield f"the staging directory {name} of {by}: it is removed"
     elif journal.source:
         yield journal
