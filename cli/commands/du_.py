@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edl_ckpt.cli.manual.marks import READS, declared
 from edl_ckpt.cli.options.common import Ref
-from edl_ckpt.cli.options.hints import parent_error
+from edl_ckpt.cli.options.no_versions import parent_error
 from edl_ckpt.cli.options.references import parsed_ref, resolve_ref
 from edl_ckpt.cli.terminal.output import Output
 

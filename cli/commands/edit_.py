@@ -9,7 +9,7 @@ from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import arguments, references
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.cluster import Cluster, Working
-from edl_ckpt.cli.options.hints import result_location
+from edl_ckpt.cli.options.named_versions import result_location
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import UsageError
 

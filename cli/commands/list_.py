@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from edl_ckpt.cli.manual.marks import LISTS, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options import formats
-from edl_ckpt.cli.options.hints import parent_error
+from edl_ckpt.cli.options.no_versions import parent_error
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.quantities import parse_duration
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 from edl_ckpt.cli.manual.marks import NOTES, declared
 from edl_ckpt.cli.options import arguments, references
 from edl_ckpt.cli.options import common as o
-from edl_ckpt.cli.options.hints import check_no_parent, is_named
+from edl_ckpt.cli.options.named_versions import is_named
+from edl_ckpt.cli.options.no_versions import check_no_parent
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.errors import UsageError
@@ -119,7 +120,7 @@ def metrics_mode_command(
     """
     from edl_ckpt.core.catalog.listing import list_versions
     from edl_ckpt.core.operations.annotate import set_modes
-    from edl_ckpt.core.state.metadata import MODES, check_mode
+    from edl_ckpt.core.state.metric_modes import MODES, check_mode
 
     if words[-1] not in MODES and len(words) < 3:
         raise UsageError("max or min is missing", hint="expected [LOCATION] NAME max|min")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from edl_ckpt.cli.manual.marks import NOTES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.guards import GuardOptions
-from edl_ckpt.cli.options.hints import check_clear, check_no_parent
+from edl_ckpt.cli.options.no_versions import check_clear, check_no_parent
 from edl_ckpt.cli.options.resuming import stoppable
 from edl_ckpt.cli.options.rules import RuleOptions
 from edl_ckpt.cli.terminal.output import Output, agreed

@@ -7,7 +7,7 @@ from typing import Annotated
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options import references
-from edl_ckpt.cli.options.hints import is_named
+from edl_ckpt.cli.options.named_versions import is_named
 from edl_ckpt.cli.options.resuming import resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import UsageError

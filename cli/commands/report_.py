@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options.common import Place, flag, option
-from edl_ckpt.cli.options.hints import parent_error
+from edl_ckpt.cli.options.no_versions import parent_error
 from edl_ckpt.cli.options.rules import RuleOptions
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import UsageError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from edl_ckpt.cli.manual.marks import LISTS, NOTES, declared
 from edl_ckpt.cli.options import arguments, references
 from edl_ckpt.cli.options import common as o
-from edl_ckpt.cli.options.hints import check_no_parent
+from edl_ckpt.cli.options.no_versions import check_no_parent
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core.base.words import plural

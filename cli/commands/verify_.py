@@ -10,7 +10,7 @@ from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options import formats, references
 from edl_ckpt.cli.options.cluster import Cluster, working
-from edl_ckpt.cli.options.hints import check_no_parent
+from edl_ckpt.cli.options.no_versions import check_no_parent
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.quantities import parse_duration
 from edl_ckpt.cli.terminal.text import escaped, is_runner

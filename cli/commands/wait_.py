@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import LISTS, declared
 from edl_ckpt.cli.options.common import Interval, Mode, Place, StallAfter, flag, option
-from edl_ckpt.cli.options.hints import parent_error
+from edl_ckpt.cli.options.no_versions import parent_error
 from edl_ckpt.cli.options.references import followed_location
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.quantities import parse_limit

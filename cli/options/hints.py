@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.options import slips
+from edl_ckpt.cli.options.no_versions import trials_hint
 from edl_ckpt.cli.options.usage import origin
 from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core.base.errors import (
@@ -17,14 +17,11 @@ from edl_ckpt.core.base.errors import (
     UnsupportedError,
     UsageError,
 )
-from edl_ckpt.core.base.words import abridged, closest, command
+from edl_ckpt.core.base.words import closest
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.terminal.output import Output
-    from edl_ckpt.core.model.versions import CheckpointRef, Listing, Version
-    from edl_ckpt.core.storage.location import Location
 
-_SOME: Final = 8
 _UNSURE: Final = "is this"
 """The engine's own hint about a directory without versions begins so; a better one replaces it."""
 _A_FILE: Final = "expected a file"
@@ -149,93 +146,3 @@ def _as_version(word: str, out: Output) -> str | None:
     if versions and (word in known or word.startswith("best:")):
         return word
     return next(iter(closest(word, known)), None) if versions and not word.isdigit() else None
-
-
-def trials_hint(listing: Listing) -> str | None:
-    """Return where the versions are, for a location that has none and is above some; None when it is not."""
-    return _below(listing)[0]
-
-
-def _below(listing: Listing) -> tuple[str | None, bool]:
-    """Return where the versions are below a location that has none, None for nowhere; and whether all was looked at."""
-    from edl_ckpt.core.catalog.experiment import glance_below
-
-    below = glance_below(listing)
-    if not below.locations:
-        return None, below.is_whole
-    names = abridged((escaped(found.url) for found in below.locations), _SOME)
-    more = "" if below.is_whole else " (not every directory was looked into)"
-    hint = f"versions are below: {names}{more}; --experiment takes them as trials, and `list --recursive` lists them"
-    return hint, below.is_whole
-
-
-def parent_error(listing: Listing) -> NotFoundError | None:
-    """Return the error of a location without versions that is above some, or of which not all was looked at.
-
-    None for any other directory.
-    """
-    if listing.versions:
-        return None
-    place = listing.location
-    hint, is_whole = _below(listing)
-    if listing.bound:
-        way_on = "; ".join(filter(None, (listing.way_on, hint)))
-        return NotFoundError(listing.none_here, path=place.url, hint=way_on)
-    if hint is None and not is_whole:
-        message = "no version is right here, and not every directory below was looked into"
-        return NotFoundError(message, path=place.url, hint="name the directory in which the versions are")
-    return NotFoundError("no version is right here", path=place.url, hint=hint) if hint else None
-
-
-def check_no_parent(listing: Listing) -> None:
-    """Raise NotFoundError for a listing without versions that says nothing of all that is there: see `parent_error`."""
-    error = parent_error(listing)
-    if error is not None:
-        raise error
-
-
-def check_clear(place: Location) -> None:
-    """Raise NotFoundError, before anything is locked, for a place whose many names show no version."""
-    from edl_ckpt.core.catalog.bounds import is_unclear
-    from edl_ckpt.core.catalog.listing import list_versions
-
-    if is_unclear(place):
-        check_no_parent(list_versions(place))
-
-
-def result_location(words: str, out: Output) -> Location:
-    """Return the location that --output names; UsageError for a version, unless something of this name is there."""
-    head, at, version = words.rpartition("@")
-    if at and "/" not in version and not os.path.lexists(words):
-        hint = f"the result has the number of the version; try: --output {escaped(head or '.')}"
-        raise UsageError(f"--output: expected a location, got {words!r}", hint=hint)
-    return out.location(words)
-
-
-def is_named(ref: str | None, parsed: CheckpointRef, version: Version | None = None) -> bool:
-    """Say whether a reference names its version in words: behind '@', or as the directory or file of the version."""
-    from edl_ckpt.core.catalog.listing import split_version_dir
-
-    in_words = parsed.version != "latest" or (ref or "").endswith("@latest") or split_version_dir(parsed.location)
-    return bool(in_words) or (version is not None and version.path == parsed.location.url.rstrip("/"))
-
-
-def check_named(ref: str | None, parsed: CheckpointRef, name: str, *rest: str) -> None:
-    """Raise UsageError unless a reference names its version in words; `name` and `rest` are those of the command."""
-    from edl_ckpt.core.base.progress import SILENT
-    from edl_ckpt.core.catalog.listing import resolve
-
-    if is_named(ref, parsed):
-        return
-    newest = None
-    with suppress(EdlCkptError):
-        newest = resolve(parsed, reporter=SILENT)
-    if not is_named(ref, parsed, newest):
-        known = f"; the newest complete version is {newest.key}" if newest else ""
-        if ref is None and newest is None:
-            expected = command(*name.split(), "LOCATION@VERSION", *rest)
-            raise UsageError("the version to change must be named, as in run@100", hint=f"expected: {expected}")
-        is_number = bool(ref and ref.isdigit() and not os.path.lexists(ref))
-        meant = f"@{ref}" if is_number else f"{ref or ''}@latest"
-        hint = f"try: {command(*name.split(), meant, *rest)}{known}"
-        raise UsageError("the version to change must be named, as in @100 or @latest", path=ref or None, hint=hint)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from edl_ckpt.cli.options.hints import check_named, is_named
+from edl_ckpt.cli.options.named_versions import check_named, is_named
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core.base.errors import UsageError

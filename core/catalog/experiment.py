@@ -29,7 +29,7 @@ from edl_ckpt.core.catalog.ranking import ranked
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS
 from edl_ckpt.core.model.versions import Listing, Version
 from edl_ckpt.core.sources.registry import is_own_name, is_step_name, version_named
-from edl_ckpt.core.state.metadata import mode_of, rank
+from edl_ckpt.core.state.metric_modes import mode_of, rank
 from edl_ckpt.core.storage import Location, LocationLike, Store
 from edl_ckpt.core.storage.interface import Level
 

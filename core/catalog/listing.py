@@ -47,7 +47,8 @@ from edl_ckpt.core.sources.elasticdl.loader import mistaken_for_newer
 from edl_ckpt.core.sources.registry import is_own_name, version_named
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.state.metadata import mode_of, read_document
+from edl_ckpt.core.state.metadata import read_document
+from edl_ckpt.core.state.metric_modes import mode_of
 from edl_ckpt.core.state.owner import is_presumed_dead
 from edl_ckpt.core.state.paths import (
     INTERRUPTED,

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.model.versions import Listing, Version
-from edl_ckpt.core.state.metadata import mode_of, rank
+from edl_ckpt.core.state.metric_modes import mode_of, rank
 
 
 def ranked(versions: Iterable[Version], metric: str, mode: str) -> list[Version]:

@@ -20,7 +20,7 @@ from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.state import annotate
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.state.metadata import check_mode
+from edl_ckpt.core.state.metric_modes import check_mode
 from edl_ckpt.core.storage import LocationLike, Store
 
 

@@ -27,7 +27,7 @@ from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state import annotate
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.state.metadata import check_metric_name
+from edl_ckpt.core.state.user_entries import check_metric_name
 from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.location import as_url

@@ -27,10 +27,6 @@ from edl_ckpt.core.state.metadata import (
     VERSION_SCHEMA,
     Drafts,
     LocationMetadata,
-    check_key,
-    check_metric_name,
-    check_metric_value,
-    check_tag,
     is_unread,
     parse_location,
     parse_version,
@@ -38,6 +34,7 @@ from edl_ckpt.core.state.metadata import (
     read_metadata,
 )
 from edl_ckpt.core.state.paths import LOCATION_FILE, META_DIR, stored_key, version_file
+from edl_ckpt.core.state.user_entries import check_key, check_metric_name, check_metric_value, check_tag
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import Store, lists_marks
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.errors import (
     CorruptError,
     EdlCkptError,
@@ -24,19 +22,16 @@ from edl_ckpt.core.base.errors import (
     UsageError,
 )
 from edl_ckpt.core.base.parallel import SMALL_READS, run_parallel
-from edl_ckpt.core.base.words import escaped
 from edl_ckpt.core.state.document import MAX_BYTES, MAX_SUMS_BYTES, parse_document
 from edl_ckpt.core.state.index import Known
+from edl_ckpt.core.state.metric_modes import MODES
 from edl_ckpt.core.state.paths import JOURNAL, LOCATION_FILE, META_DIR, described_key, is_document, sealed_version
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.interface import Store
 
 VERSION_SCHEMA: Final = "edl-ckpt/meta/1"
 LOCATION_SCHEMA: Final = "edl-ckpt/location/1"
-MODES: Final = ("max", "min")
-_KNOWN_MODES: Final = {"loss": "min", "mse": "min", "error": "min", "auc": "max", "accuracy": "max"}
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_MAX_NAME: Final = 200
 MAX_USER_BYTES: Final = 1 << 16
 """The metadata that a user gives a version has at most so many bytes as JSON: listings read all of it."""
 MAX_NAMES: Final = 10_000
@@ -258,78 +253,3 @@ def number(value: Any, name: str) -> float:
         return float(value)
     except OverflowError:
         raise UsageError(f"damaged: metric {name!r} is too large a number") from None
-
-
-def check_metric_name(name: object) -> str:
-    """Return a metric's name; UsageError when it is empty, too long or has characters that cannot be printed."""
-    if not isinstance(name, str) or not name or len(name) > _MAX_NAME or not name.isprintable():
-        raise UsageError(f"{name!r} is not a valid name of a metric")
-    return name
-
-
-def check_metric_value(name: str, value: object) -> float:
-    """Return the value of a metric as a number of Python; UsageError when it is none, a text or a truth value."""
-    with suppress(TypeError, ValueError, OverflowError):
-        if not isinstance(value, bool | str | bytes) and getattr(getattr(value, "dtype", None), "kind", "") != "b":
-            number = float(value)  # type: ignore[arg-type]  # numpy's too
-            return value if isinstance(value, int) else number
-    raise UsageError(f"metric {name!r}: expected a number, got {value!r:.80}")
-
-
-def check_key(key: object) -> str:
-    """Return a key of a user's metadata; UsageError when it is empty, too long or cannot be printed."""
-    if not isinstance(key, str) or not key or len(key) > _MAX_NAME or not key.isprintable():
-        raise UsageError(
-            f"'{escaped(str(key))}' is not a valid key of metadata",
-            hint=f"a key has 1 to {_MAX_NAME} characters, and no line breaks or control characters",
-        )
-    return key
-
-
-def check_tag(tag: object) -> str:
-    """Return a tag; UsageError for one that no reference could name: a number, a word with a meaning, '@', a blank."""
-    if not isinstance(tag, str):
-        raise UsageError(f"a tag must be a text, got {tag!r:.80}")
-    reserved = tag in {"latest", "verified", "best"} or tag.startswith("best:") or (tag.isascii() and tag.isdigit())
-    if reserved or not tag or len(tag) > _MAX_NAME or not tag.isprintable() or {"@", "/", " "} & set(tag):
-        raise UsageError(
-            f"{tag!r} is not a valid tag",
-            hint="a tag has no '@', '/' or blanks, and is not latest, verified, best or a number",
-        )
-    return tag
-
-
-def mode_of(metric: str, asked: str | None, modes: Mapping[str, str]) -> Mode:
-    """Return 'max' or 'min', the better end of a metric: the mode asked for, the declared one, or that of its name.
-
-    Known names are loss, mse and error (min), auc and accuracy (max); the last part of a name counts. Raises UsageError
-    for other names: a guess could delete the best version.
-
-    >>> mode_of("output/loss", None, {}), mode_of("f1", None, {"f1": "max"})
-    ('min', 'max')
-    """
-    if asked is not None:
-        return check_mode(asked)
-    mode = modes.get(metric) or _KNOWN_MODES.get(metric.rpartition("/")[2].lower())
-    if mode is None:
-        raise UsageError(
-            f"metric {metric!r}: is higher or lower better?",
-            hint=f"use --mode max or --mode min, or declare it once: edl-ckpt metrics mode [LOCATION] {metric} max|min",
-        )
-    return cast("Mode", mode)
-
-
-def check_mode(mode: str) -> Mode:
-    """Return 'max' or 'min'; UsageError for anything else."""
-    if mode not in MODES:
-        raise UsageError(f"mode must be max or min, got {mode!r}")
-    return cast("Mode", mode)
-
-
-def rank(value: float, mode: str) -> float:
-    """Return a sort key that puts better values first; the caller leaves out NaN.
-
-    >>> sorted([0.2, 0.9], key=lambda v: rank(v, "max"))
-    [0.9, 0.2]
-    """
-    return -value if mode == "max" else value

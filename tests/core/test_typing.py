@@ -47,7 +47,7 @@ from edl_ckpt.core.operations.export import FORMATS
 from edl_ckpt.core.operations.importing import plan_arrays
 from edl_ckpt.core.operations.verify.findings import LEVELS
 from edl_ckpt.core.sources.elasticdl.names import WRITABLE
-from edl_ckpt.core.state.metadata import MODES
+from edl_ckpt.core.state.metric_modes import MODES
 
 
 class OwnArray:

@@ -19,7 +19,7 @@ from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import abridged, duration, size
 from edl_ckpt.core.catalog.ranking import ranked
 from edl_ckpt.core.model.versions import State, Version
-from edl_ckpt.core.state.metadata import mode_of
+from edl_ckpt.core.state.metric_modes import mode_of
 from edl_ckpt.core.storage import Location
 
 Reasons = dict[str, list[str]]

@@ -22,7 +22,7 @@ from edl_ckpt.core.operations.annotate import (
 )
 from edl_ckpt.core.operations.prune.plan import store_policy
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
-from edl_ckpt.core.state.metadata import check_tag
+from edl_ckpt.core.state.user_entries import check_tag
 from places import GOLDEN
 
 
