@@ -1,4 +1,4 @@
-"""May the browser draw here: a terminal that can move its cursor, with the library that draws."""
+"""Whether the browser can draw here: it needs a terminal that can move its cursor, and the library that draws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hands that slip: the command line that would work in place of one that was refused.
+"""Slips of the hand: the command line that was perhaps meant by one that was refused.
 
 Each line keeps the words that were typed, and changes the least. No line deletes anything, unless its command did.
 """

@@ -1,4 +1,4 @@
-"""Lines and tables that never lie: what does not fit the window gives way in a known order, and no number is ever cut.
+"""Lines and tables that fit the window: what does not fit gives way in a known order, and no number is ever cut.
 
 A column says what it has. Bars and histograms give way first. Then names fold at separators, and prose at spaces. Then
 columns are left out, those of least worth first, and a line names them. Below 60 columns, and wherever even that does

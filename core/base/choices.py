@@ -1,4 +1,4 @@
-"""Words that a parameter is chosen from, as types: a type checker finds a wrong one, too."""
+"""The words that each parameter may be, as types: so a type checker finds a wrong one, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the C library does with freed memory: it is kept while much is allocated, and given back at the end."""
+"""How the C library treats freed memory: it keeps it while much is allocated, and gives it back at the end."""
 
 from __future__ import annotations
 

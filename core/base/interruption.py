@@ -1,4 +1,7 @@
-"""What a signal must not end half-way. A base module of few lines, because every command handles signals."""
+"""Blocks of code that a signal must not end half-way; its error waits until their end.
+
+Every command handles signals, so the module has few lines and imports little.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hints for callers of the library: the command line's way on, said in Python.
+"""Hints translated from command lines into Python calls, for callers of the library.
 
 A hint is written once, for a shell: `try: edl-ckpt tag add run@100 good --force`, or `--force replaces it`. A caller of
 a function reads `try: edl_ckpt.core.add_tag('run@100', 'good', force=True)`, and `force=True replaces it`.

@@ -1,4 +1,4 @@
-"""One element where several are wanted: a text is a sequence of its letters, and nobody means those."""
+"""Arguments that take several elements: a single text or path is one element, not the sequence of its letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reference leads to, for somebody who looks around: a listing to choose from, or a checkpoint by itself."""
+"""Where a browser begins: a reference leads to a listing to choose from, or to a checkpoint by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a look at a location goes where every thousand names take a request.
+"""The bound of a listing on object storage, where every thousand names take a request.
 
 Object storage lists everything below a location in one stream. A location of checkpoints is listed whole, since rules
 and guards need every version. But the root of a bucket may have millions of objects of others. So while nothing shows a

@@ -1,4 +1,4 @@
-"""Which directories of a location a listing looks into: those that are, or seem to be, versions, and our state.
+"""The directories of a location that a listing looks into: those that are, or seem to be, versions, and our state.
 
 A name that a system uses for steps is reason enough. A bare number, and a name of unknown spelling, may be anything: of
 these a look at names decides, and nothing is opened. So a listing of `/proc` or of a home directory ends at once.

@@ -1,4 +1,4 @@
-"""What a directory without a version is, where names of its files show a system that is not read, and the way on."""
+"""Locations without a version whose files belong to a system that edl-ckpt does not read: which one, and the way on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Determined names the directories of its checkpoints by UUIDs.
+"""Versions in directories that are named by UUIDs, as Determined names them.
 
 The number of such a version is in a file next to the shards (`sources/determined/record.py`), or is unknown. Several
 may have one number: the checkpoints of all trials of an experiment lie in one storage. So what tells them apart is the

@@ -1,4 +1,4 @@
-"""What a worker reaches: tokens of the command in shared places, and room for what it writes."""
+"""Whether a worker reaches the command's files: tokens in shared places, and room for what it writes."""
 
 from __future__ import annotations
 

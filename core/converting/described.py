@@ -1,4 +1,4 @@
-"""What files beside the values still say of their dtype after a cast: Hugging Face's config.json.
+"""The dtype that Hugging Face's config.json still names after a cast of the values: a warning says so.
 
 Such a file is carried as it is. `from_pretrained(dtype="auto")` believes it, and casts the values back.
 """

@@ -1,4 +1,4 @@
-"""What the proof of a move takes variables for."""
+"""Variables that are matrices of rows, or neither variables nor matrices: how the proof of a move sums them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every operation answers that writes a version: a reshard, an edit, an import, a strip."""
+"""The result of every operation that writes a version: a reshard, an edit, an import, a strip."""
 
 from __future__ import annotations
 

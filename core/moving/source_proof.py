@@ -1,4 +1,4 @@
-"""What the source of a move says of the values that were read: the checksums in its files, and its seal.
+"""The values that a move has read, compared with what their source says of them: checksums in its files, and its seal.
 
 What goes out as it was has the fingerprint of its source, and is compared with the seal while it moves. What goes out
 changed has another one: then the whole source is compared with its seal before anything moves, or damage would get a

@@ -1,4 +1,4 @@
-"""What files of safetensors say of themselves, as somebody gave it to them: it goes along where there is a place."""
+"""The texts in the headers of safetensors (`__metadata__`), which go along to outputs that have a place for them."""
 
 from __future__ import annotations
 

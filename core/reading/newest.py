@@ -1,4 +1,4 @@
-"""The newest version that can be read, which what is whole by its listing may not be.
+"""The newest version that can be read; one that is whole by its listing may be none.
 
 Savers write in place, so a listing can show all files of a version while the last one is still being written. Its
 headers tell: such a shard is shorter than they say, grows while it is read, or ends before it describes its tables.

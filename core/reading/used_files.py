@@ -1,4 +1,4 @@
-"""Which files of a version have values or ids: the others are none of the system's, or of an earlier save."""
+"""The files of a version that have values or ids; the others are not the system's, or are left from an earlier save."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes of others: what a reader of a format raises for them, although it should have raised an error of ours.
+"""Damaged and hostile files: whatever their bytes make a reader of a format raise becomes a CorruptError.
 
 A damaged file must end nothing but its own line in a list, whatever its reader has overlooked. So one place, around the
 reading of one version, turns the errors that bytes can cause into a CorruptError of that version. Errors that only code

@@ -1,4 +1,4 @@
-"""Setting aside: what stands where we need its name and cannot be used is renamed, never opened, emptied or removed.
+"""Setting aside: an unusable file whose name we need is renamed; it is never opened, emptied or removed.
 
 It goes to `.edl-ckpt-0/stage-0/damaged-...`, where nothing looks again, so it is reported once. The caller sees to it
 that no other process of ours does the same at that moment.

@@ -1,4 +1,4 @@
-"""What a command says of the process that holds the lock it wants: who, since when, last sign of life, and the way on.
+"""The error of a command that does not get the lock: who holds it, since when, the last sign of life, and the way on.
 
 A process of this host can be looked up, so it is alive or has ended. Of a process on another host only its last sign of
 life is known: it is never called alive, and `unlock` works once it has been silent for MISSED_SECONDS.

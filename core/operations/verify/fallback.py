@@ -1,4 +1,4 @@
-"""What to go on with where a version is damaged: the newest other version that is good, as far as that is known."""
+"""The fallback for a damaged version: the newest other version that is good, as far as that is known."""
 
 from __future__ import annotations
 

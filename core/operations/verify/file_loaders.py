@@ -1,4 +1,4 @@
-"""The eye of loaders that open whole files: what would not load, file by file, before a job finds out.
+"""What loaders of whole files would refuse, file by file, found without the loaders and before a job fails.
 
 Each rule is restated here from its source, and needs no framework: `torch/_weights_only_unpickler.py` of torch 2.13,
 `checkpoint_reader.py` of torch_checkpointing 0.1.1, `modeling_utils.py` and `utils/hub.py` of transformers 5.24.

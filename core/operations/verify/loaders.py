@@ -1,4 +1,4 @@
-"""The loader's eye: what a system's own loader would do with the rows of a version, before a job finds out.
+"""What a system's own loader would do with the rows of a version, found without the loader and before a job fails.
 
 Each loader was read, and then run beside what is said here (`tests/core/operations/verify/test_loaders.py`):
 ElasticDL's Python and Go servers, TorchRec 1.8 over `dcp.load`, `load_de_variable_from_file_system` of TFRA 0.8.1,

@@ -1,4 +1,4 @@
-"""Verdicts on their way from verify into the memory of their locations.
+"""Verdicts of verify, remembered with the locations of their versions.
 
 Several versions are verified one after the other. What was found is written at most once a second, and at the end:
 a process that is killed loses a second, and a thousand versions make no thousand files.

@@ -1,4 +1,4 @@
-"""What a shard that we write has besides values and ids: which bytes stand where.
+"""The framing bytes of a shard that we write, all but values and ids, with the place of each.
 
 All of them follow from the layout. So reading a written shard back compares them with the planned bytes, and the names,
 dims, dtypes and sizes in them are known without reading them.

@@ -1,4 +1,4 @@
-"""Names that the files of two systems have in one step: values of the one are no part of the other's.
+"""Names that two systems use in one step: the values of one system are no part of the other's.
 
 The system that is asked first keeps the name. What the later one calls so is called SYSTEM:NAME, with its companions.
 """

@@ -1,4 +1,4 @@
-"""What a written file says of itself, read by the format's own reader: each tensor's file, shape and bytes.
+"""A written file read back by its format's own reader: each tensor's file, shape and bytes must be those of the plan.
 
 The values are compared while they are written. What stands around them is compared here: a file whose header cannot be
 read, or that gives a tensor another place, must never become visible.
