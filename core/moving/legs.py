@@ -11,10 +11,12 @@ import json
 import struct
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from functools import partial
-from itertools import chain, groupby
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -207,14 +209,20 @@ class Legs:
         if not self._done:
             yield from ((number, piece, True) for number, piece in enumerate(pieces))
             return
-        done = set(chain.from_iterable(self._done))
+        self._done.sort(key=attrgetter("start"))
         for turns, run in groupby(enumerate(pieces), key=lambda numbered: _turns_of(numbered[1])):
             if turns is None:
-                yield from ((number, piece, True) for number, piece in run if number not in done)
+                yield from ((number, piece, True) for number, piece in run if not self._has_moved(number))
                 continue
             stretch = list(run)
-            if not all(number in done for number, _ in stretch):
-                yield from ((number, piece, number not in done) for number, piece in stretch)
+            due = [not self._has_moved(number) for number, _ in stretch]
+            if any(due):
+                yield from ((number, piece, is_due) for (number, piece), is_due in zip(stretch, due, strict=True))
+
+    def _has_moved(self, number: int) -> bool:
+        """Say whether an interrupted run has moved a piece; a note may have any numbers, so they are not spread out."""
+        place = bisect_right(self._done, number, key=attrgetter("start")) - 1
+        return place >= 0 and number in self._done[place]
 
     def _begin(self, first: int) -> _Leg:
         leg = _Leg(first)

@@ -35,6 +35,7 @@ from edl_ckpt.core.base.words import size
 from edl_ckpt.core.commit.progress import Progress
 from edl_ckpt.core.commit.repair.survey import unfinished_work
 from edl_ckpt.core.moving import legs, settings, write
+from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.storage.beneath import Directory
 from elasticdl_rules import leftovers
 from forked import run_forked
@@ -275,6 +276,24 @@ def test_a_record_of_something_else(run: Path, tmp_path: Path) -> None:
         progress.close()
     assert reshard(run, out).resumed_bytes > 0
     assert verify_version(at(out, 7), level="deep").findings == ()
+
+
+def test_a_leg_of_more_pieces_than_there_are(run: Path, tmp_path: Path) -> None:
+    """A leg that names 10^15 pieces costs no memory; the proof refuses what it says, and the move begins anew."""
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    reshard(run, whole)
+    killed(lambda: reshard(run, out), 18)
+    invented = legs.LegSums(18, 10**15, 1, ContentSketch(), ContentSketch(), 0, [])
+    with Directory.open(str(stage_of(out))) as stage:
+        progress = Progress(stage, lambda: None)
+        list(progress.earlier())
+        progress.note(invented.to_bytes())
+        progress.close()
+    warned = list[str]()
+    done = reshard(run, out, reporter=Reported(lambda *_: None, on_warning=warned.append))
+    assert done.resumed_bytes == 0
+    assert any("begins anew" in text for text in warned)
+    assert tree(out) == tree(whole)
 
 
 @pytest.mark.parametrize("lost", ["flipped", "zeros", "short", "gone", "linked"])
