@@ -44,7 +44,7 @@ _TIMES: Final = 8
 """A table is read about so many times at most, where each part has rows of all its stretches."""
 _MOST_PARTS: Final = 1024
 _WAIT: Final = 4
-"""How many times the bytes of a block are those of the parts that it may leave incomplete, one for each file."""
+"""How many times the bytes of a block are those of the parts that it leaves incomplete: these are read again."""
 _OWN_BYTES: Final = 64 << 20
 """The bytes of parts that a thread of this process fills at a time."""
 
@@ -244,8 +244,8 @@ class FileParts:
         for place, number in enumerate(plan.order):
             self._places.setdefault(plan.survey.counts[number].table, []).append(place)
         self._sizes = np.zeros(len(plan.order), np.int64)
-        self._touched: list[Sequence[int]] = [()] * len(plan.order)
-        """The files that a stretch goes to."""
+        self._fills: list[dict[int, int]] = [{} for _ in plan.order]
+        """Up to where a stretch fills each file that it goes to."""
         self._joint: set[int] = set()
         """The stretches after which no block ends: parts have rows of many of them."""
         self._nowhere: dict[str, list[Span]] = {}
@@ -275,17 +275,16 @@ class FileParts:
         columns = [(spread.rows, rows * row_bytes, True)]
         if spread.ids is not None:
             columns.append((spread.ids, id_bytes, False))
-        for place, of_stretch in zip(places.tolist(), rows, strict=True):
-            buckets = np.flatnonzero(of_stretch)
-            files = [np.unique(column[0][buckets]) for column, _, _ in columns]
-            self._touched[place] = np.concatenate(files).tolist()
         for (file_of, start_of), sizes, values in columns:
             used = np.flatnonzero(sizes.sum(axis=0))
-            if len(np.unique(file_of[used])) < len(used):
-                self._joint.update(places[:-1].tolist())
             ends = start_of[used] + np.cumsum(sizes[:, used], axis=0)
             for column, bucket in enumerate(used.tolist()):
                 self._add_bucket(int(file_of[bucket]), int(start_of[bucket]), places, ends[:, column], values=values)
+            if len(np.unique(file_of[used])) < len(used):
+                self._joint.update(places[:-1].tolist())
+                continue
+            for stretch, column in np.argwhere(sizes[:, used]).tolist():
+                self._fills[places[stretch]][int(file_of[used[column]])] = int(ends[stretch, column])
 
     def _add_bucket(self, number: int, start: int, places: bulk.I64, ends: bulk.I64, *, values: bool) -> None:
         file, end = self._files[number], int(ends[-1])
@@ -309,7 +308,7 @@ class FileParts:
                 if start < end:
                     own = file.parts_of(start + shift, end + shift)
                     file.last[own] = np.maximum(file.last[own], place)
-                    self._touched[place] = (*self._touched[place], cut.file)
+                    self._fills[place][cut.file] = end + shift
 
     def _add_variable(self, name: str, size_bytes: int) -> None:
         total = self._plan.meaning.row_bytes.get(name) or size_bytes
@@ -385,21 +384,21 @@ class FileParts:
 
     def _block_ends(self) -> list[int]:
         """Return after which stretches, in their order, blocks end."""
-        ends, files, tables = list[int](), set[int](), set[str]()
-        total = waiting = 0
+        ends, tables = list[int](), set[str]()
+        waiting: dict[int, int] = {}
+        total = 0
         for place, number in enumerate(self._plan.order):
             total += int(self._sizes[place])
-            new = set(self._touched[place]) - files
-            waiting += sum(min(self._files[n].part_bytes, self._files[n].size_bytes) for n in new)
-            files |= new
+            for file, end in self._fills[place].items():
+                waiting[file] = 0 if end == self._files[file].size_bytes else end % self._files[file].part_bytes
             tables.add(self._plan.survey.counts[number].table)
             results = sum(4 * sketch_size(self._plan.row_bytes[name]) for name in tables)
-            wanted = min(max(self._task_bytes, _WAIT * waiting), _MOST_BYTES)
+            wanted = min(max(self._task_bytes, _WAIT * sum(waiting.values())), _MOST_BYTES)
             is_full = total >= wanted or results >= _MOST_RESULT_BYTES
             if place + 1 == len(self._plan.order) or (is_full and place not in self._joint):
                 ends.append(place + 1)
-                files, tables = set(), set()
-                total = waiting = 0
+                tables.clear()
+                total = 0
         return ends
 
     def _task(self, runs: Sequence[PartRun], counted: Iterable[int] = ()) -> MoveTask[int]:

@@ -31,7 +31,7 @@ from edl_ckpt.core.converting.rows import Cut
 from edl_ckpt.core.kernel import bulk, routing
 from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.kernel.routing import Part
-from edl_ckpt.core.moving.extents import wants
+from edl_ckpt.core.moving.extents import taken_of_matrix, taken_rows
 from edl_ckpt.core.moving.goal import ID_BYTES, Goal, Rule, ShardGoal, TableSinks, cuts_in
 from edl_ckpt.core.moving.input import Cast, FileRows, FileValues, Input, Stretch, read_bytes
 from edl_ckpt.core.moving.meaning import Meaning
@@ -76,6 +76,14 @@ class MovedRows(NamedTuple):
     def is_plain(self) -> bool:
         """Return True where all of them go out, as they are."""
         return self.kept is None and self.file.cast is None
+
+    def among(self, chosen: slice) -> MovedRows:
+        """Return some of them that follow each other; where not all go out, none."""
+        owner = self.owner[chosen]
+        counts = np.bincount(owner, minlength=len(self.counts)).astype(np.int64)
+        first, stored = self.first + chosen.start, chosen.stop - chosen.start
+        block = IdBlock(self.block.ids[chosen])
+        return MovedRows(self.file, first, stored, None, block, owner, counts, self.sinks)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -271,7 +279,10 @@ class Mover:
         if not row_bytes:
             self.sketch.add_rows(table, block.ids, np.empty((len(block.ids), 0), np.uint8))
             return
-        if not values or (self._skips and not self._is_wanted(table, rows, values_at)):
+        if self._skips and values:
+            rows, values_at = self._taken(table, rows, values_at)
+            block = rows.block
+        if not values or (self._skips and not len(block.ids)):
             return
         sketch, values_at = bulk.new_sketch(row_bytes), values_at.copy()
         if turns.rule.by_number:
@@ -286,18 +297,19 @@ class Mover:
         if len(block.ids):
             self.sketch.add_sketch(table, sketch)
 
-    def _is_wanted(self, table: str, rows: MovedRows, values_at: bulk.I64) -> bool:
-        """Say whether any file takes any row of a piece."""
-        row_bytes = rows.file.moved_bytes
-        if not len(rows.block.ids):
-            return False
-        if self.goal.rules.of(table).by_number:
-            start, size = int(rows.block.ids[0]) * row_bytes, len(rows.block.ids) * row_bytes
-            cuts = cuts_in(self.goal.cuts(table), start, size)
-            return any(wants(self.files[cut.file], cut.offset + max(start - cut.start, 0), size) for cut in cuts)
-        targets = np.flatnonzero(rows.counts)
-        places = zip(targets.tolist(), values_at[targets].tolist(), rows.counts[targets].tolist(), strict=True)
-        return any(wants(rows.sinks[target], at, count * row_bytes) for target, at, count in places)
+    def _taken(self, table: str, rows: MovedRows, values_at: bulk.I64) -> tuple[MovedRows, bulk.I64]:
+        """Return the rows of a piece from the first to the last that a file takes, and where they begin in each."""
+        row_bytes, count = rows.file.moved_bytes, len(rows.block.ids)
+        if count and self.goal.rules.of(table).by_number:
+            first = int(rows.block.ids[0])
+            cuts = cuts_in(self.goal.cuts(table), first * row_bytes, count * row_bytes)
+            chosen = taken_of_matrix(self.files, cuts, first, count, row_bytes)
+        else:
+            chosen = taken_rows(rows.sinks, rows.owner, rows.counts, values_at, row_bytes)
+        if rows.kept is not None:  # their rows in the file are not those that go out
+            return (rows if chosen.start < chosen.stop else rows.among(slice(0, 0))), values_at
+        before = np.bincount(rows.owner[: chosen.start], minlength=len(values_at)) * row_bytes
+        return rows.among(chosen), values_at + before
 
     def cast(self, data: bulk.U8, cast: Cast) -> bulk.U8:
         """Return bytes of values, or rows of them, in another dtype; those that become infinite are counted."""
