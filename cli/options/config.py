@@ -67,12 +67,12 @@ def variable_of(option: str) -> str:
 
 def stray_variables() -> Iterator[str]:
     """Yield a warning for each variable that looks like ours and sets nothing."""
-    from edl_ckpt.cli.completion.grammar import load
-
     ours = {name.removeprefix(_PREFIX) for name in os.environ if name.startswith(_PREFIX)} - _OTHERS
     ours = {name for name in ours if not name.startswith(("TEST_", "BENCH_"))}
     if not ours:
         return
+    from edl_ckpt.cli.completion.grammar import load
+
     options: dict[str, str] = {}
     for command in load()["commands"].values():
         options.update((variable_of(flag).removeprefix(_PREFIX), flag) for flag in command["options"])

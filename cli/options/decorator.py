@@ -17,8 +17,6 @@ import typer
 
 from edl_ckpt.cli.options.common import CommandLineOnly, Csv, DeclaredOption, Jsonl, System, flag, option
 from edl_ckpt.cli.options.config import COMMAND_LINE_ONLY, stray_variables, user_directory, variable_of
-from edl_ckpt.cli.options.hints import add_hint
-from edl_ckpt.cli.options.usage import origin
 from edl_ckpt.cli.terminal.output import Output, reported_errors
 from edl_ckpt.cli.terminal.quantities import parse_duration, parse_limit, parse_size
 from edl_ckpt.cli.terminal.secrets import exposed, hide, is_secret
@@ -85,6 +83,8 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
             try:
                 attempted(lambda: function(out, **values), look_again)
             except EdlCkptError as error:
+                from edl_ckpt.cli.options.hints import add_hint  # most commands meet no error
+
                 add_hint(error, context, given, out)
                 raise
 
@@ -133,12 +133,19 @@ def check_values(context: Any, values: Mapping[str, Any]) -> None:
             try:
                 _PARSERS[metavar](text)
             except UsageError as error:
-                raise UsageError(f"{origin(context, parameter)}: {error.message}") from None
+                raise UsageError(f"{_origin(context, parameter)}: {error.message}") from None
         elif metavar.islower() and text not in (known := metavar.split("|")):
             *others, last = known
             listed = f"{', '.join(others)} or {last}" if others else last
             hint = meant(text, known)
-            raise UsageError(f"{origin(context, parameter)}: expected {listed}, got {text!r}", hint=hint)
+            raise UsageError(f"{_origin(context, parameter)}: expected {listed}, got {text!r}", hint=hint)
+
+
+def _origin(context: Any, parameter: Any) -> str:
+    """Return where the value of a parameter came from; only errors say it."""
+    from edl_ckpt.cli.options.usage import origin
+
+    return origin(context, parameter)
 
 
 def _check_empty(context: Any, parameter: Any, value: object) -> None:
@@ -150,7 +157,7 @@ def _check_empty(context: Any, parameter: Any, value: object) -> None:
     metavar = str(parameter.metavar)
     is_argument = parameter.param_type_name == "argument"
     if "" in (texts[:-1] if is_argument and metavar.endswith("TEXT") else texts) and metavar not in _MAY_BE_EMPTY:
-        where = "" if is_argument else f"{origin(context, parameter)}: "
+        where = "" if is_argument else f"{_origin(context, parameter)}: "
         raise UsageError(f"{where}expected {metavar}, got an empty text", hint="is a variable of the script not set?")
     if metavar == "LOCATION" and value is None and os.environ.get(parameter.envvar or "") == "":
         raise UsageError(f"{parameter.envvar} is empty", hint="unset it, or name a location")
@@ -174,7 +181,7 @@ def _configure(out: Output, context: Any, values: dict[str, Any]) -> None:
         key, _, value = pair.partition("=")
         if not key or key == pair:  # which no message shows: it may be a secret
             option = next(p for p in context.command.params if p.name == "storage_option")
-            raise UsageError(f"{origin(context, option)} expects KEY=VALUE")
+            raise UsageError(f"{_origin(context, option)} expects KEY=VALUE")
         out.storage_options[key] = value
     hide(value for name, value in out.storage_options.items() if is_secret(name))
     warning = None if "storage_option" in out.defaulted else exposed(out.storage_options)

@@ -12,7 +12,6 @@ from edl_ckpt.cli import __version__
 from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, SECTIONS, function_of
 from edl_ckpt.cli.manual.parsing import HelpCommand, HelpGroup, command_of
 from edl_ckpt.cli.options.config import config_files, error_exit, named_config, read_config
-from edl_ckpt.cli.options.usage import explained, is_refusal, plain_call
 from edl_ckpt.cli.terminal.output import AlreadyReported, Output
 from edl_ckpt.cli.terminal.secrets import check_arguments
 from edl_ckpt.core.base.errors import UsageError
@@ -87,6 +86,8 @@ def run(arguments: list[str]) -> NoReturn:
             raise SystemExit(141) from None
         raise
     except Exception as error:
+        from edl_ckpt.cli.options.usage import explained, is_refusal, plain_call  # most command lines are not refused
+
         if not is_refusal(error):
             raise
         if context := plain_call(error):

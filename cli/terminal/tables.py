@@ -9,7 +9,6 @@ rich only when it is made: a document and the help need none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -62,8 +61,7 @@ class Cell(NamedTuple):
     style: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(NamedTuple):
     """A bar for a value, as wide as its column where it is the largest."""
 
     value: float
@@ -76,8 +74,7 @@ class Bar:
         return Cell(text.bar(self.value, self.largest, min(width, self.width)), self.style)
 
 
-@dataclass(frozen=True, slots=True)
-class Histogram:
+class Histogram(NamedTuple):
     """A character for each value; in a narrow column one for the mean of several."""
 
     values: Sequence[int]
@@ -216,8 +213,7 @@ class Table:
         yield from ([Cell(inner + part, style)] for part in fold(cell.text, width - len(inner)))
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(NamedTuple):
     """The columns that are shown, by their positions, with their widths; and those that are left out.
 
     `wants` are the widths at which nothing folds; a plain column has ASCII alone, where each character is as wide.
@@ -417,8 +413,7 @@ def folded(item: str | Text | Fitted, width: int) -> list[Text]:
     return lines
 
 
-@dataclass(frozen=True, slots=True)
-class Fitted:
+class Fitted(NamedTuple):
     """A text that is made for the width that there is."""
 
     make: Callable[[int], str | Text]
