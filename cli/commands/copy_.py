@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
+from edl_ckpt.cli.commands.early_numpy import import_numpy
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options import references
@@ -46,6 +47,7 @@ def copy_command(
     stopped. Versions already there with identical content are skipped; a different version under the same number is
     refused.
     """
+    import_numpy()
     from edl_ckpt.cli.render import copies
     from edl_ckpt.core.operations.copy.execute import execute_copy
     from edl_ckpt.core.operations.copy.plan import plan_copy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from edl_ckpt.cli.commands.early_numpy import import_numpy
 from edl_ckpt.cli.manual.marks import READS, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options import references
@@ -43,6 +44,7 @@ def diff_command(
     The versions may differ in shard count, generation and system; --map pairs names that differ. A second reference
     that begins with @ is in the location of the first. Exit code 3 means that their content differs.
     """
+    import_numpy()
     from edl_ckpt.cli.render import diff as render
     from edl_ckpt.core.operations.diff import diff_versions, read_pairs
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+from edl_ckpt.cli.commands.early_numpy import import_numpy
 from edl_ckpt.cli.commands.writing import show_converted, show_shards
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import arguments, references
@@ -55,6 +56,7 @@ def edit_command(
     The result has the system, the number and as many shards as the version. The report gives the reason for each part
     that was left out; a fingerprint proves the rest. A killed edit of a large version resumes when it is run again.
     """
+    import_numpy()
     from edl_ckpt.core.base.freed_memory import keep_freed_memory
     from edl_ckpt.core.converting.changes import Changes
     from edl_ckpt.core.operations.convert import convert_version

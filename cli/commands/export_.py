@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
+from edl_ckpt.cli.commands.early_numpy import import_numpy
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options.arguments import looks_like_ref, pair_of
 from edl_ckpt.cli.options.cluster import Cluster, working
@@ -81,6 +82,7 @@ def export_command(
     The command needs little memory, whatever the size of the version. A pipe or a device is written, never replaced. If
     OUTPUT is stdout, the report goes to stderr.
     """
+    import_numpy()
     from edl_ckpt.cli.render import exports
     from edl_ckpt.core.converting.name_map import read_map
     from edl_ckpt.core.operations.export import requested, run_export, write_map

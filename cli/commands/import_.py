@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
+from edl_ckpt.cli.commands.early_numpy import import_numpy
 from edl_ckpt.cli.commands.writing import show_shards
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options.cluster import Cluster, working
@@ -64,6 +65,7 @@ def import_command(
     Each row goes to the parameter server that ElasticDL expects. The fingerprint proves the result. --dry-run reads the
     ids, and shows the shards that would be written. A killed import of large files resumes when it is run again.
     """
+    import_numpy()
     from edl_ckpt.cli.render import written
     from edl_ckpt.core.base.freed_memory import keep_freed_memory
     from edl_ckpt.core.operations import importing

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
+from edl_ckpt.cli.commands.early_numpy import import_numpy
 from edl_ckpt.cli.manual.marks import READS, declared
 from edl_ckpt.cli.options.common import Every, Ref, flag, option, show_loss
 from edl_ckpt.cli.options.references import looked_at
@@ -28,6 +29,7 @@ def inspect_command(
 
     Without --stats the command reads headers only.
     """
+    import_numpy()
     from edl_ckpt.cli.render import inspect as render
     from edl_ckpt.core.operations.summary import select, summarize
     from edl_ckpt.core.reading.loss import loss_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from edl_ckpt.cli.commands.early_numpy import import_numpy
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options import references
@@ -30,6 +31,7 @@ def repair_command(
     Both copies are read first. A file is taken if the version's seal names its bytes or, without a seal, if all other
     files of the two are equal. Damaged files go to the trash, and what was written is read back.
     """
+    import_numpy()
     from edl_ckpt.cli.render import repairs
     from edl_ckpt.core.operations.repair import repair_version
 

@@ -6,6 +6,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
+from edl_ckpt.cli.commands.early_numpy import import_numpy
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options import formats, references
@@ -74,6 +75,7 @@ def verify_command(
 
     By default the command reads names, headers and ids. Exit code 3 means that it found errors.
     """
+    import_numpy()
     from edl_ckpt.cli.render.id_file import IdFile
     from edl_ckpt.core.operations.verify.check import verify_versions
     from edl_ckpt.core.operations.verify.fallback import others_of

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from edl_ckpt.cli.commands.early_numpy import import_numpy
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.cluster import Working, working
 from edl_ckpt.cli.options.resuming import half_done, resumable
@@ -65,6 +66,7 @@ def show_shards(
 
     Without an `output` they replace the version. `number` is that of the new version, by default its own.
     """
+    import_numpy()
     from edl_ckpt.cli.render import written
     from edl_ckpt.core.operations.reshard.execute import execute_reshard, prepare_reshard
 
