@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.errors import (
     CorruptError,
@@ -140,64 +140,122 @@ def loss_of(checkpoint: Checkpoint, version: Version | None = None, owners: set[
     Reads a seal where there is something to say. Of some shards alone, the result has no tables and variables.
     """
     version = version or checkpoint.version
-    lost = [LostShard(None, version.path, f"missing or truncated: {words}", "missing-file") for words in version.lacks]
-    for gap in () if version.lacks else version.missing_ranges:
-        among = gap if owners is None else sorted(owners.intersection(gap))
-        parts = ((range(i, i + 1), i) for i in islice(among, _LISTED * _LISTED))
-        lost += [LostShard(i, version.path, missing_shards([one], version.ps_num)) for one, i in parts]
-    bad = list(checkpoint.lost)
-    named: set[str] = set()
-    for shard in () if version.has_only_shards else checkpoint.shards:  # there tensors are left out one by one
-        path, number = shard.file.path, shard.file.ps_id
-        for p in shard.problems:
-            named |= {p.subject} if p.code == "missing-file" or not p.warning else set()
-            bad += () if p.warning else [LostShard(number, path, f"{p.subject!r}: {p.message}", p.code, p.offset)]
-    absent, lost = version.missing_count or (0 if bad else len(lost)), lost + bad
+    missing = _missing_shards(version, owners)
+    damaged, names = _damaged_parts(checkpoint, version)
+    lost = (*missing, *damaged)
     if not lost or owners is not None:
-        return Loss(tuple(lost))
+        return Loss(lost)
     sealed = _sealed_bytes(checkpoint, version)
-    names = sorted({*checkpoint.table_names, *(name for kind, name, _ in sealed if kind == "table")})
-    numbers = {one.shard for one in bad if one.shard is not None}
-    of_tables = (_lost_table(checkpoint, name, sealed, numbers, absent) for name in names)
-    named |= {name for kind, name, is_left in sealed if kind == "variable" and not is_left}
-    known = {*checkpoint.variable_names, *checkpoint.item_names, *checkpoint.table_names}
-    gone = tuple(sorted(named - known))
-    return Loss(tuple(lost), tuple(filter(None, of_tables)), gone, bool(sealed or named))
+    in_seal = {name for kind, name, _ in sealed if kind == "table"}
+    losing = _LosingShards(
+        damaged={shard.shard for shard in damaged if shard.shard is not None},
+        absent=version.missing_count or (0 if damaged else len(missing)),
+    )
+    tables: list[LostTable] = []
+    for name in sorted({*checkpoint.table_names, *in_seal}):
+        table = _lost_table(checkpoint, name, sealed, losing)
+        if table is not None:
+            tables.append(table)
+    names |= {name for kind, name, is_left in sealed if kind == "variable" and not is_left}
+    readable = {*checkpoint.variable_names, *checkpoint.item_names, *checkpoint.table_names}
+    return Loss(lost, tuple(tables), tuple(sorted(names - readable)), bool(sealed or names))
+
+
+class _LosingShards(NamedTuple):
+    """The shards with which parts of tables are lost: the numbers of damaged ones, and how many are absent."""
+
+    damaged: set[int]
+    absent: int
+
+
+def _missing_shards(version: Version, owners: set[int] | None) -> list[LostShard]:
+    """Return what a listing lacks of a version, or of the shards of some `owners`: files by name, else shards."""
+    if version.lacks:
+        return [
+            LostShard(None, version.path, f"missing or truncated: {what}", "missing-file") for what in version.lacks
+        ]
+    missing: list[LostShard] = []
+    for gap in version.missing_ranges:
+        numbers = gap if owners is None else sorted(owners.intersection(gap))
+        for number in islice(numbers, _LISTED * _LISTED):
+            words = missing_shards([range(number, number + 1)], version.ps_num)
+            missing.append(LostShard(number, version.path, words))
+    return missing
+
+
+def _damaged_parts(checkpoint: Checkpoint, version: Version) -> tuple[list[LostShard], set[str]]:
+    """Return what cannot be read of files that are there, and the names of tensors that are lost with it.
+
+    Of systems with indexes of whole versions, tensors are left out one by one.
+    """
+    damaged = list(checkpoint.lost)
+    names: set[str] = set()
+    for shard in () if version.has_only_shards else checkpoint.shards:
+        for problem in shard.problems:
+            if not problem.warning:
+                words = f"{problem.subject!r}: {problem.message}"
+                damaged.append(LostShard(shard.file.ps_id, shard.file.path, words, problem.code, problem.offset))
+            if not problem.warning or problem.code == "missing-file":
+                names.add(problem.subject)
+    return damaged, names
 
 
 def _sealed_bytes(checkpoint: Checkpoint, version: Version) -> Counter[tuple[str, str, bool]]:
-    """Return the bytes of each variable and table in a seal, by kind, name, and whether they can be read."""
+    """Return the bytes of each variable and table in a seal, by kind, name, and whether they can be read.
+
+    Nothing for a version without a seal, or with one of other files.
+    """
     sealed: Counter[tuple[str, str, bool]] = Counter()
-    cut = {version.name_of(path): end for path, end in checkpoint.cut.items()}
-    files = (file for shard in checkpoint.shards for file in shard.file.files if file.path not in checkpoint.cut)
-    left = {version.name_of(file.path): file.size_bytes for file in files}
+    ends_of_cut = {version.name_of(path): end for path, end in checkpoint.cut.items()}
+    whole: dict[str, int] = {}
+    for shard in checkpoint.shards:
+        for file in shard.file.files:
+            if file.path not in checkpoint.cut:
+                whole[version.name_of(file.path)] = file.size_bytes
     with suppress(EdlCkptError):
         seal = read_seal(checkpoint.store, version.key) if version.has_place_for_seal else None
-        for shard in seal.shards if seal and left.items() <= seal.sizes.items() else ():
-            for chunk in shard.chunks:
-                is_left = shard.name in left or chunk.end <= cut.get(shard.name, 0)
+        if seal is None or not whole.items() <= seal.sizes.items():
+            return sealed
+        for sealed_shard in seal.shards:
+            for chunk in sealed_shard.chunks:
+                is_left = sealed_shard.name in whole or chunk.end <= ends_of_cut.get(sealed_shard.name, 0)
                 sealed[chunk.kind, chunk.name, is_left] += chunk.end - chunk.start
     return sealed
 
 
 def _lost_table(
-    checkpoint: Checkpoint, name: str, sealed: Counter[tuple[str, str, bool]], bad: set[int], absent: int
+    checkpoint: Checkpoint, name: str, sealed: Counter[tuple[str, str, bool]], losing: _LosingShards
 ) -> LostTable | None:
-    """Return what is lost of a table with the bad shards, and with so many that are absent; None for nothing."""
+    """Return what is lost of a table; None for nothing."""
     rows = sum(entry.rows for _, entry in checkpoint.entries(name)) if checkpoint.has_table(name) else 0
     total = checkpoint.infos[name].total if name in checkpoint.infos else None
     if total is not None:  # an index of the whole version has counted them
-        share_lost = (total - rows) / total if total else 0.0
-        return LostTable(name, total - rows, total, share_lost, is_exact=True) if rows < total else None
-    left, gone = sealed["table", name, True], sealed["table", name, False]
-    share: float | None = gone / (left + gone) if left + gone else None
-    if not sealed and checkpoint.placement(name) is not Placement.NONE:
-        has = {shard.file.ps_id for shard, _ in checkpoint.entries(name)} if checkpoint.has_table(name) else ()
-        servers = absent + len(bad.union(shard.file.ps_id for shard in checkpoint.shards))
-        share = (absent + len(bad.difference(has))) / max(servers, 1)
+        if rows >= total:
+            return None
+        return LostTable(name, total - rows, total, (total - rows) / total, is_exact=True)
+    share = _lost_share(checkpoint, name, sealed, losing)
     if share == 0 or (sealed and share is None):
         return None
     if share is None or share == 1 or not rows:
         return LostTable(name, None, None, share)
     lost = round(rows * share / (1 - share))
     return LostTable(name, lost, rows + lost, share)
+
+
+def _lost_share(
+    checkpoint: Checkpoint, name: str, sealed: Counter[tuple[str, str, bool]], losing: _LosingShards
+) -> float | None:
+    """Return which share of a table is lost, None where nothing tells.
+
+    By the bytes in the seal. Without one, servers that own rows by their ids count as equal.
+    """
+    left, gone = sealed["table", name, True], sealed["table", name, False]
+    if left + gone:
+        return gone / (left + gone)
+    if sealed or checkpoint.placement(name) is Placement.NONE:
+        return None
+    having: set[int] = set()
+    if checkpoint.has_table(name):
+        having = {shard.file.ps_id for shard, _ in checkpoint.entries(name)}
+    servers = losing.absent + len(losing.damaged.union(shard.file.ps_id for shard in checkpoint.shards))
+    return (losing.absent + len(losing.damaged - having)) / max(servers, 1)
