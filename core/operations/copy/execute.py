@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, TypeAlias
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.base.interruption import COMMIT
@@ -90,6 +90,10 @@ class CopiedVersion:
     """None where it was there already."""
 
 
+_Failed: TypeAlias = tuple[str, EdlCkptError]
+"""The reference of a version, and why it could not be copied."""
+
+
 @dataclass(frozen=True, slots=True)
 class CopyResult:
     """What a copy did, and which versions failed and why."""
@@ -124,37 +128,55 @@ def execute_copy(
     `executor` (a `distributed.Client`) with workers that do not share the file system of the target.
     """
     begin = time.perf_counter()
-    done: list[CopiedVersion] = []
-    obstacles = [(entry, _obstacle(entry)) for entry in plan.entries]
-    failed = [(entry.version.ref, error) for entry, error in obstacles if error is not None]
-    if failed and len(plan.entries) == 1:
-        raise failed[0][1]
-    if len(failed) < len(plan.entries):
-        going = [entry for entry, error in obstacles if error is None and not entry.skipped]
-        versions = [entry.version for entry in going]
+    copied: list[CopiedVersion] = []
+    failed: list[_Failed] = []
+    possible: list[CopyEntry] = []
+    for entry in plan.entries:
+        obstacle = _obstacle(entry)
+        if obstacle is None:
+            possible.append(entry)
+        elif len(plan.entries) == 1:
+            raise obstacle
+        else:
+            failed.append((entry.version.ref, obstacle))
+    if possible:
+        to_read = [entry for entry in possible if not entry.skipped]
+        versions = [entry.version for entry in to_read]
         job = job_of(executor, versions, target=plan.target, workers=workers, reporter=reporter)
-        size_bytes = sum(entry.version.size_bytes for entry in going if entry.there is None)
+        size_bytes = sum(entry.version.size_bytes for entry in to_read if entry.there is None)
         check_target(job.executor, plan.target, size_bytes, reporter=reporter)
         expect(reporter, size_bytes * (1 if plan.target.is_far else 2))  # checksums of far storage save the read-back
         with location_lock(plan.target, "copy", wait_seconds=wait_seconds, reporter=reporter, create=True) as place:
-            metadata = MetadataCopies(place.store, reporter=reporter)
-            for entry in (entry for entry, error in obstacles if error is None):
-                COMMIT.more()  # between two versions a signal ends the copy
-                try:
-                    done.append(_bring(entry, place, job, partial(metadata.copy, entry.version), force=plan.force))
-                    if done[-1].skipped:
-                        metadata.copy(entry.version)
-                    if entry.version.uuid:
-                        carry_other_files(entry.version, place.store, reporter=reporter)
-                except EdlCkptError as error:
-                    metadata = MetadataCopies(place.store, reporter=reporter)  # it may know what was not written
-                    if len(plan.entries) == 1 or isinstance(error, LostLockError):
-                        raise
-                    failed.append((entry.version.ref, error))
-            if done and plan.entries[0].version.layout.system == bundle.ABOUT.name:
+            copied, failed_later = _copy_all(plan, possible, place, job)
+            failed += failed_later
+            if copied and plan.entries[0].version.layout.system == bundle.ABOUT.name:
                 note_newest(place.store, newest=_newest_of(plan), reporter=reporter)
-    moved = sum(copied.size_bytes - copied.resumed_bytes for copied in done if not copied.skipped)
-    return CopyResult(tuple(done), moved, time.perf_counter() - begin, tuple(failed))
+    moved = sum(each.size_bytes - each.resumed_bytes for each in copied if not each.skipped)
+    return CopyResult(tuple(copied), moved, time.perf_counter() - begin, tuple(failed))
+
+
+def _copy_all(
+    plan: CopyPlan, entries: Sequence[CopyEntry], place: LockedLocation, job: Job
+) -> tuple[list[CopiedVersion], list[_Failed]]:
+    """Copy versions with their metadata, one after the other; the error of a plan's only version is raised."""
+    copied: list[CopiedVersion] = []
+    failed: list[_Failed] = []
+    metadata = MetadataCopies(place.store, reporter=job.reporter)
+    for entry in entries:
+        COMMIT.more()  # between two versions a signal ends the copy
+        try:
+            result = _bring(entry, place, job, partial(metadata.copy, entry.version), force=plan.force)
+            copied.append(result)
+            if result.skipped:
+                metadata.copy(entry.version)
+            if entry.version.uuid:
+                carry_other_files(entry.version, place.store, reporter=job.reporter)
+        except EdlCkptError as error:
+            metadata = MetadataCopies(place.store, reporter=job.reporter)  # it may know what was not written
+            if len(plan.entries) == 1 or isinstance(error, LostLockError):
+                raise
+            failed.append((entry.version.ref, error))
+    return copied, failed
 
 
 def _newest_of(plan: CopyPlan) -> str:
@@ -226,23 +248,25 @@ def _bring(entry: CopyEntry, place: LockedLocation, job: Job, describe: Describe
 
 def _seal_twin(entry: CopyEntry, there: Version, store: Store, job: Job, *, force: bool) -> CopiedVersion:
     """Seal an unsealed version at the target, as a copy killed at its end leaves it, if its bytes are equal."""
-    trust, old = (check_trust(v, force=force, reporter=job.reporter) for v in (entry.version, there))
+    trust = check_trust(entry.version, force=force, reporter=job.reporter)
+    trust_there = check_trust(there, force=force, reporter=job.reporter)
     with open_checkpoint(entry.version) as source, open_checkpoint(there) as target:
         stored = source.watch()
         _check_content(source, job)
-        one, two = (make_seal(c, "", job) for c in (source, target))
-        if one.shards != two.shards:
+        seal_of_source = make_seal(source, "", job)
+        seal_of_target = make_seal(target, "", job)
+        if seal_of_source.shards != seal_of_target.shards:
             raise RefusedError("exists there already with other content", path=entry.to, hint="nothing was changed")
         job.reporter.start("proving", value_bytes(target))
         text = fingerprint(target, job).text
         trust.confirm(text)
-        old.confirm(text)
+        trust_there.confirm(text)
         compared = confirm_sums(stored, trust, job, whole=True)
         compared += confirm_items(source, source.item_names, trust)
         source.check_unchanged()
         target.check_unchanged()
-    trust.forced = trust.forced or old.forced
-    seal = trust.sign(replace(two, fingerprint=text, origin=entry.version.files_digest), "copy")
+    trust.forced = trust.forced or trust_there.forced
+    seal = trust.sign(replace(seal_of_target, fingerprint=text, origin=entry.version.files_digest), "copy")
     write_proved(store, seal_file(there.key), seal_bytes(seal))
     return CopiedVersion(
         entry.version.ref, entry.to, there.size_bytes, text, skipped=True, forced=trust.forced, checksums=compared
@@ -319,9 +343,17 @@ class _Copy:
                 self.items = items_of(source)
                 seal = output.publish(partial(self._prove, source), describe)
         resumed = sum(shard.reader.size_bytes for shard in self.shards if shard.index in output.resumed)
-        size, text = self.version.size_bytes, seal.fingerprint
-        facts = size, text, False, resumed, self.trust.forced, self.compared, self.items
-        return CopiedVersion(self.version.ref, to, *facts)
+        return CopiedVersion(
+            self.version.ref,
+            to,
+            self.version.size_bytes,
+            seal.fingerprint,
+            skipped=False,
+            resumed_bytes=resumed,
+            forced=self.trust.forced,
+            checksums=self.compared,
+            items=self.items,
+        )
 
     def _carry_others(self, output: VersionOutput, sinks: Sinks) -> None:
         """Copy the files that no listing shows, one after the other; no link is followed on the way to one."""
