@@ -35,20 +35,34 @@ def tensors_out(source: Checkpoint, whole: Checkpoint, changes: Changes) -> Outg
         changes, variables=(*changes.tables, *changes.variables), tables=(), drop_companions=False, resize=()
     )
     out = outgoing(whole, plain, meaning=source)
-    kept, owners = {v.source for v in out.variables}, {n: i.companion_of for n, i in source.infos.items()}
-    without = changes.drop_companions or changes.drop
-    gone = {n for n, owner in owners.items() if owner and without and (changes.drop_companions or owner not in kept)}
-    out = out.without(gone, "a companion of its table")
-    new = sizes | {n: sizes[i.companion_of] for n, i in source.infos.items() if i.companion_of in sizes}
-    return replace(out, variables=tuple(_in_slabs(whole, variable, new) for variable in out.variables))
+    out = out.without(_dropped_companions(source, out, changes), "a companion of its table")
+    new_sizes = dict(sizes)
+    for name, info in source.infos.items():
+        if info.companion_of in sizes:
+            new_sizes[name] = sizes[info.companion_of]
+    return replace(out, variables=tuple(_in_slabs(whole, variable, new_sizes) for variable in out.variables))
+
+
+def _dropped_companions(source: Checkpoint, out: Outgoing, changes: Changes) -> set[str]:
+    """Return the companions that stay behind: all of them if asked for, else those of tables that were dropped."""
+    companions = {name: info.companion_of for name, info in source.infos.items() if info.companion_of}
+    if changes.drop_companions:
+        return set(companions)
+    if not changes.drop:
+        return set()
+    going = {variable.source for variable in out.variables}
+    return {name for name, table in companions.items() if table not in going}
 
 
 def _in_slabs(whole: Checkpoint, variable: OutVariable, sizes: Mapping[str, int]) -> OutVariable:
+    """Return a tensor that is cut over ranks again if boxes of several files have it, with its new number of rows."""
     if variable.is_item:
         return variable
     shard, entry = whole.find_variable(variable.source)
     is_spread = entry.values.file >= len(shard.file.files)
-    shape = (sizes.get(variable.source, variable.shape[0]), *variable.shape[1:]) if variable.shape else ()
+    shape = variable.shape
+    if shape:
+        shape = (sizes.get(variable.source, shape[0]), *shape[1:])
     return replace(variable, in_slabs=is_spread, shape=shape)
 
 

@@ -36,20 +36,31 @@ class ToDynamicemb(RawDestination):
         """Return tables, the scores and one state of the optimizer of each; other companions are left out by name."""
         out = super().accepted(out)
         self._ends: dict[str, tuple[str, str]] = {}
-        renamed: dict[str, str] = {}
+        new_names: dict[str, str] = {}
         for name, companions in out.companions.items():
-            scores = [t for t in companions if t.dtype == INT64 and t.info.slot in self._COUNTS]
-            states = [t for t in companions if t.dtype.name == "float32"]
-            for columns, end in ((scores[:1], "emb_scores"), (states if len(states) == 1 else [], "emb_opt_values")):
-                renamed |= {table.name: f"{name}_{end}" for table in columns}
-                self._ends |= {f"{name}_{end}": (name, end) for _ in columns}
-        counters = {t.name for t in out.tables if t.name.endswith("_counter") and t.dtype == INT64}
-        self._ends |= {name: (name.removesuffix("_counter"), "counter_frequencies") for name in counters}
-        others = [t.source for t in out.tables if t.info.companion_of and t.name not in renamed]
+            for end, companion in self._kept_companions(companions):
+                new_names[companion.name] = f"{name}_{end}"
+                self._ends[f"{name}_{end}"] = (name, end)
+        for table in out.tables:
+            if table.name.endswith("_counter") and table.dtype == INT64:
+                self._ends[table.name] = (table.name.removesuffix("_counter"), "counter_frequencies")
+        others = [table.source for table in out.tables if table.info.companion_of and table.name not in new_names]
         out = out.without(others, "dynamicemb keeps scores and one state of an optimizer for a table")
-        out = replace(out, tables=tuple(_renamed(table, renamed) for table in out.tables))
-        check_floats(self.system, Outgoing(tuple(t for t in out.tables if t.name not in self._ends), ()))
+        out = replace(out, tables=tuple(_renamed(table, new_names) for table in out.tables))
+        check_floats(self.system, Outgoing(tuple(table for table in out.tables if table.name not in self._ends), ()))
         return out
+
+    def _kept_companions(self, companions: Sequence[OutTable]) -> Iterator[tuple[str, OutTable]]:
+        """Yield the companions of a table that have a file, with the ends of their names.
+
+        The first scores have one, and the state of an optimizer if there is only one.
+        """
+        scores = [table for table in companions if table.dtype == INT64 and table.info.slot in self._COUNTS]
+        states = [table for table in companions if table.dtype.name == "float32"]
+        if scores:
+            yield "emb_scores", scores[0]
+        if len(states) == 1:
+            yield "emb_opt_values", states[0]
 
     def rule(self, table: OutTable) -> Placement:
         """Return the rule of the router, which the arguments of the source name."""
@@ -57,9 +68,12 @@ class ToDynamicemb(RawDestination):
         return Placement.FMIX64_MOD if rule is Placement.FMIX64_MOD else Placement.UNSIGNED_MOD
 
     def _keys(self, table: str) -> tuple[str | None, str]:
+        """Return the names of a table's arrays of keys and of values; None for the keys of a companion."""
         name, end = self._ends.get(table, (table, "emb_values"))
-        keys = None if end in {"emb_scores", "emb_opt_values"} else "counter_keys" if "counter" in end else "emb_keys"
-        return keys and f"{name}_{keys}", f"{name}_{end}"
+        if end in {"emb_scores", "emb_opt_values"}:
+            return None, f"{name}_{end}"
+        keys = "counter_keys" if end == "counter_frequencies" else "emb_keys"
+        return f"{name}_{keys}", f"{name}_{end}"
 
     def arrays_of(self, rows: CountedRows) -> Iterator[Array]:
         """Yield the keys of a table, unless another one has them, and its values."""
