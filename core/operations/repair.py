@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Self
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, RefusedError, UsageError
 from edl_ckpt.core.base.ids import new_id
@@ -31,7 +31,7 @@ from edl_ckpt.core.commit.repair.kinds import kind_of
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.commit.shard import ShardOutput, ShardPlace
 from edl_ckpt.core.converting.items import NO_ITEMS, ItemCounts, items_of
-from edl_ckpt.core.model.versions import SealedShard, ShardFile, Version
+from edl_ckpt.core.model.versions import Seal, SealedShard, ShardFile, Version
 from edl_ckpt.core.operations.copy.carry import carry
 from edl_ckpt.core.operations.verify.check import verify_version
 from edl_ckpt.core.proof.sealing import batches, make_seal, sums_of
@@ -88,12 +88,31 @@ class RepairResult:
 
 @dataclass(frozen=True, slots=True)
 class BothCopies:
-    """The files of both copies, by the names that they have in the version, open; and what those of the other have."""
+    """The open files of both copies, by the names that they have in the version that is repaired."""
 
     ours: Mapping[str, RangeReader]
     others: Mapping[str, RangeReader]
     sums: Mapping[str, SealedShard]
+    """The checksums of the files of the other copy."""
     workers: int
+
+    @classmethod
+    def of(
+        cls,
+        ours: Mapping[str, RangeReader],
+        other: Checkpoint,
+        wanted: Mapping[str, ShardFile],
+        seal: Seal,
+        workers: int,
+    ) -> Self:
+        """Return both copies of the `wanted` files, where `seal` has the checksums of the other copy."""
+        sealed = {shard.name: shard for shard in seal.shards}
+        others: dict[str, RangeReader] = {}
+        sums: dict[str, SealedShard] = {}
+        for name, file in wanted.items():
+            others[name] = other.files[file.path]
+            sums[name] = sealed[other.version.name_of(file.path)]
+        return cls(ours, others, sums, workers)
 
     def has(self, reader: RangeReader, file: SealedShard) -> bool:
         """Say whether a file has the bytes that checksums are of."""
@@ -139,13 +158,7 @@ def repair_version(
         other = stack.enter_context(open_checkpoint(source))
         trust = _own_trust(version, here.store, job, mix=mix)
         seal = other_trust.seal or make_seal(other, "", job)
-        sealed = {shard.name: shard for shard in seal.shards}
-        both = BothCopies(
-            _opened_here(here, wanted, stack),
-            {name: other.files[file.path] for name, file in wanted.items()},
-            {name: sealed[source.name_of(file.path)] for name, file in wanted.items()},
-            job.workers,
-        )
+        both = BothCopies.of(_opened_here(here, wanted, stack), other, wanted, seal, job.workers)
         damaged = {name: why for name, why in flagged.items() if not both.are_equal(name)}
         if flagged and not damaged:
             raise RefusedError(f"{source.ref} has the same damaged files", path=version.ref, hint="nothing was changed")
@@ -157,13 +170,7 @@ def repair_version(
             staying = {name: reader for name, reader in both.ours.items() if name not in damaged}
             _check_mixture(version, {**both.others, **staying})
         replaced = _replacements(version, wanted, damaged, both)
-        fingerprint = content
-        if doubt:
-            fingerprint = ""
-        elif trust.seal is not None:
-            fingerprint = trust.seal.fingerprint
-        elif damaged:
-            fingerprint = source.fingerprint
+        fingerprint = "" if doubt else _expected_fingerprint(trust, source if damaged else None, content)
         if replaced and not dry_run:
             lock = stack.enter_context(
                 location_lock(version.location, "repair", wait_seconds=wait_seconds, reporter=reporter)
@@ -176,6 +183,16 @@ def repair_version(
         items = items_of(other) if proof and not dry_run else NO_ITEMS
     seconds = time.perf_counter() - begin
     return RepairResult(version.ref, source.ref, replaced, proof, trust.forced, fingerprint, seconds, dry_run, items)
+
+
+def _expected_fingerprint(trust: Trust, source: Version | None, content: str) -> str:
+    """Return the fingerprint of the version when its files are sound: that of its seal, of the source, or its own.
+
+    `source` is the copy that files come from, None where none is replaced; `content` is what was read.
+    """
+    if trust.seal is not None:
+        return trust.seal.fingerprint
+    return content if source is None else source.fingerprint
 
 
 def _opened_here(here: Checkpoint, wanted: Iterable[str], stack: ExitStack) -> dict[str, RangeReader]:
