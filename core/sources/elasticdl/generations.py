@@ -233,27 +233,45 @@ def _usual_parts(found: bulk.I64, window: bytes, base: int) -> list[Part]:
 
 def _evidence(cursor: Cursor, found: Field) -> frozenset[str]:
     """Return the generations that could have written a top-level field; empty when it is no evidence."""
-    if found.number == 5:
+    if found.number == 2:
+        return _evidence_of_2(cursor, found)
+    if found.number == 5:  # v3: embedding_tables
         return frozenset({"v3"})
-    types: dict[int, Field] = {}
-    for sub in islice(cursor.fields(found.start, found.end), _EVIDENCE_FIELDS):
-        types.setdefault(sub.number, sub)
-        if found.number == 2 and (sub.number == 5 or (2 in types and 3 in types) or _is(types.get(2), VARINT)):
-            break
-    second = types.get(2)
-    if found.number == 4:
-        first = next(cursor.fields(second.start, second.end), None) if second and _is(second, BYTES) else None
-        if first is None or first.number != 1:
-            return frozenset({"v3", "v4"})
-        return frozenset({"v3"} if first.wire_type == VARINT else {"v4"})
+    fields = islice(cursor.fields(found.start, found.end), _EVIDENCE_FIELDS)
+    parts: dict[int, Field] = {}
+    for part in fields:
+        parts.setdefault(part.number, part)
+    second = parts.get(2)
     if found.number == 3:
-        if _is(second, BYTES):
+        if _is(second, BYTES):  # v4: the tensor of an entry of dense_parameters
             return frozenset({"v4"})
-        return frozenset({"v1", "v3"} if _is(second, VARINT) else ())
+        return frozenset({"v1", "v3"} if _is(second, VARINT) else ())  # the dim of an info of a table
+    # A value in an entry: of dense_parameters in v3, a TensorProto, which begins with the number of its dtype; of
+    # embedding_tables in v4, an IndexedSlicesProto, which begins with a TensorProto.
+    first = next(cursor.fields(second.start, second.end), None) if second and _is(second, BYTES) else None
+    if first is None or first.number != 1:
+        return frozenset({"v3", "v4"})
+    return frozenset({"v3"} if first.wire_type == VARINT else {"v4"})
+
+
+def _evidence_of_2(cursor: Cursor, found: Field) -> frozenset[str]:
+    """Return the same for field 2: an entry of a map in v0, a Tensor in v1, the info of a table in v4.
+
+    An entry has a tensor in its field 2. A Tensor has its dims there as bytes, its content in field 3, and its dtype in
+    field 5. An info has its dim there as a number, which is not written for 0, and its initializer in field 3.
+    """
+    parts: dict[int, Field] = {}
+    for part in islice(cursor.fields(found.start, found.end), _EVIDENCE_FIELDS):
+        parts.setdefault(part.number, part)
+        if part.number == 5 or (2 in parts and 3 in parts) or _is(parts.get(2), VARINT):
+            break  # more fields show nothing more
+    second = parts.get(2)
     if _is(second, VARINT):
         return frozenset({"v4"})
-    if 3 in types or 5 in types:
-        return frozenset({"v1", "v4"} if second is None and 5 not in types else {"v1"})
+    if 5 in parts or (3 in parts and second is not None):
+        return frozenset({"v1"})
+    if 3 in parts:
+        return frozenset({"v1", "v4"})
     return frozenset({"v0"} if _is(second, BYTES) else ())
 
 
