@@ -45,7 +45,7 @@ from edl_ckpt.core.moving.source_proof import SourceProof
 from edl_ckpt.core.operations.importing.archives import check_members
 from edl_ckpt.core.operations.importing.arrays import ARRAY_ENDINGS, ArraySource
 from edl_ckpt.core.operations.importing.bundle_arrays import SYSTEM
-from edl_ckpt.core.operations.importing.rows import IDS_NAME, VECTORS_NAME
+from edl_ckpt.core.operations.importing.columns import IDS_NAME, VECTORS_NAME
 from edl_ckpt.core.operations.importing.source import (
     ArrayData,
     ArraysPlan,

@@ -1,7 +1,7 @@
 """Arrays in files of other tools, opened for ranged reads: safetensors, .npz, directories of .npy.
 
 No header is trusted: every offset, size and shape is checked against the file before anything is read or allocated.
-Nothing is ever unpickled. Files that only a framework's own library can read come through `rows.py`.
+Nothing is ever unpickled. Files that only a framework's own library can read come through `texts.py` and `parquet.py`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ from edl_ckpt.core.operations.export.output.target import DENSE_FILE
 from edl_ckpt.core.operations.importing.archives import StoredMember, check_directory, unpacked
 from edl_ckpt.core.operations.importing.bundle_arrays import arrays_of, bundle_at, names_of
 from edl_ckpt.core.operations.importing.npy import check_shape, in_order, npy_header
+from edl_ckpt.core.operations.importing.parquet import read_parquet
 from edl_ckpt.core.operations.importing.range_stream import RangeStream, as_stream
-from edl_ckpt.core.operations.importing.rows import TEXTS, Found, read_parquet, read_rows
 from edl_ckpt.core.operations.importing.source import ArrayData, FileExtent, joined, naming
+from edl_ckpt.core.operations.importing.stream import ArrayStream
+from edl_ckpt.core.operations.importing.texts import TEXTS, read_rows
 from edl_ckpt.core.operations.importing.torch_files import read_torch
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Forms
 from edl_ckpt.core.proof.items import confirm_zip
@@ -285,7 +287,7 @@ class ArraySource:
                 hint="without --cluster, this machine imports it",
             )
 
-    def _spool(self, found: Iterator[Found]) -> None:
+    def _spool(self, found: Iterator[ArrayStream]) -> None:
         """Write arrays from a library, one after the other, to a file without a name."""
         self._check_not_shared()
         heads: list[tuple[str, DType, tuple[int, ...]]] = []

@@ -14,7 +14,8 @@ from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.base.words import abridged, meant
 from edl_ckpt.core.model.dtypes import dtype_named
 from edl_ckpt.core.operations.export.formats.arrays import METADATA_FILE, NOTES
-from edl_ckpt.core.operations.importing.rows import Found, TakeNotes
+from edl_ckpt.core.operations.importing.parquet import TakeNotes
+from edl_ckpt.core.operations.importing.stream import ArrayStream
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.sources.torch.files import FileContents, FileTensor, note_in, open_file
 from edl_ckpt.core.storage.interface import RangeReader
@@ -22,7 +23,7 @@ from edl_ckpt.core.storage.interface import RangeReader
 _MOST_NOTES: Final = 64 << 20
 
 
-def read_torch(reader: RangeReader, key: str | None, take_notes: TakeNotes) -> Iterator[Found]:
+def read_torch(reader: RangeReader, key: str | None, take_notes: TakeNotes) -> Iterator[ArrayStream]:
     """Yield the tensors of an open file, or of the dict at a key in it, and give its notes to `take_notes`.
 
     Raises CorruptError for damage, UnsupportedError for what is no dense tensor or repeats its values, NotFoundError

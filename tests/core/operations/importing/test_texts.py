@@ -31,7 +31,8 @@ from edl_ckpt.core.base.errors import (
 )
 from edl_ckpt.core.operations.export import Selection, export_version
 from edl_ckpt.core.operations.importing import NameMap, import_arrays
-from edl_ckpt.core.operations.importing.rows import _is_float32, chosen_columns
+from edl_ckpt.core.operations.importing.columns import chosen_columns
+from edl_ckpt.core.operations.importing.texts import _is_float32
 from forked import run_forked
 from frameworks import need
 

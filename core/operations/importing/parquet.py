@@ -1,0 +1,186 @@
+"""Ids and vectors from Parquet, read with pyarrow in batches: a file, a directory of tables, or parts of one table."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
+from edl_ckpt.core.base.json_objects import parse_object
+from edl_ckpt.core.base.libraries import library
+from edl_ckpt.core.base.words import counted
+from edl_ckpt.core.converting.name_map import NameMap
+from edl_ckpt.core.model.dtypes import DTYPES, dtype_named
+from edl_ckpt.core.operations.export.formats.arrays import original_name
+from edl_ckpt.core.operations.export.formats.parquet import PARQUET, PARTS_FILE
+from edl_ckpt.core.operations.importing.columns import chosen_columns
+from edl_ckpt.core.operations.importing.stream import ArrayStream
+from edl_ckpt.core.proof.trust import Trust
+from edl_ckpt.core.storage.faults import storage_errors
+
+_NAMES: Final = {"float": "float32", "double": "float64", "halffloat": "float16"}
+"""Numpy's names for types that Arrow calls otherwise."""
+_BATCH_BYTES: Final = 8 << 20
+_PART: Final = re.compile(r"(part|data)[-_.]?[0-9]")
+"""The names of parts of a table, as Spark, Dask, pyarrow and DuckDB write them."""
+TakeNotes = Callable[[Mapping[str, Any], str], None]
+"""Takes the document that an export leaves for importers, and its path: `tables`, and its metadata beside them."""
+
+
+def read_parquet(path: str, names: NameMap, take_notes: TakeNotes, trust: Trust) -> Iterator[ArrayStream]:
+    """Yield NAME.ids and NAME.vectors of a Parquet file, or of each in a directory.
+
+    Files that are named as parts of one are one table, with the name of the directory. Raises CorruptError for a
+    directory that lacks the files of some tables, and for a page whose checksum is another one than its file says,
+    where it says any, unless `trust` is forced.
+    """
+    folder = os.path.isdir(path)
+    files = (
+        [os.path.join(path, name) for name in sorted(os.listdir(path)) if name.endswith(PARQUET)] if folder else [path]
+    )
+    whole = _parts_document(path, len(files)) if folder else None
+    tables: dict[str, list[str]] = {}
+    notes: dict[str, tuple[bytes | None, Mapping[str, Any]]] = {}
+    are_parts = folder and all(_PART.match(os.path.basename(full)) for full in files)
+    for full in files:
+        _confirm_pages(full, trust)
+        table = _opened(full, trust)
+        metadata = {**(table.schema_arrow.metadata or {}), **(table.metadata.metadata or {})}
+        noted: Mapping[str, Any] = {"tables": {}}
+        if b"edl-ckpt" in metadata:
+            noted = parse_object(metadata[b"edl-ckpt"], full)
+            take_notes(noted, full)
+            if whole is None:
+                _check_whole(noted.get("whole"), path, len(files) if folder else None)
+            if table.schema_arrow.names == ["id"] and not table.metadata.num_rows:
+                continue  # of a version without tables
+        key = full if whole is None else metadata.get(b"table", b"").decode("utf-8", "replace")
+        key = path if are_parts and b"edl-ckpt" not in metadata else key
+        tables.setdefault(key, []).append(full)
+        notes[key] = (metadata.get(b"table"), noted["tables"])
+    if whole is not None:
+        take_notes(whole, path)
+    for key, parts in tables.items():
+        name = original_name(os.path.basename(os.path.abspath(key)).removesuffix(PARQUET))
+        title, note = notes[key]
+        name = name if title is None else title.decode("utf-8", "replace")
+        yield from _read_table([_opened(part, trust) for part in parts], parts, note, names, name)
+
+
+def _parts_document(path: str, files: int) -> Mapping[str, Any] | None:
+    """Return what a cluster says of a directory that it exported; None for any other one."""
+    full = os.path.join(path, PARTS_FILE)
+    if not os.path.exists(full):
+        return None
+    with storage_errors(full), open(full, "rb") as file:
+        document = parse_object(file.read(), full)
+    if document.get("files") != files:
+        raise CorruptError(f"there are {files} Parquet files, and {document.get('files')} were exported", path=path)
+    return document
+
+
+def _confirm_pages(path: str, trust: Trust) -> None:
+    """Look at the checksums of all pages of a file that is read without comparing them, as `trust` is forced."""
+    if trust.force and not trust.forced:
+        try:
+            for _ in _batches(_opened(path), None, path, rows=1 << 16):
+                pass
+        except CorruptError as error:
+            trust.overrule(error)
+
+
+def _opened(path: str, trust: Trust | None = None) -> Any:
+    is_compared = trust is None or not trust.forced
+    try:
+        return library("pyarrow.parquet", "arrow").ParquetFile(path, page_checksum_verification=is_compared)
+    except Exception as error:  # noqa: BLE001 - pyarrow's errors have no common root but Exception
+        raise CorruptError(f"not a Parquet file: {error}", path=path) from None
+
+
+def _check_whole(whole: object, path: str, files: int | None) -> None:
+    """Raise CorruptError when a directory does not have a file for each table."""
+    count = whole.get("tables") if isinstance(whole, dict) else None
+    if files is not None and isinstance(count, int) and files != count:
+        raise CorruptError(f"there are Parquet files of {files} tables, and {count} were exported", path=path)
+
+
+def _read_table(
+    tables: Sequence[Any], paths: Sequence[str], notes: Mapping[str, Any], names: NameMap, name: str
+) -> Iterator[ArrayStream]:
+    """Yield the ids and the vectors of a table, in opened files that follow each other."""
+    path = paths[0]
+    table, schema = tables[0], tables[0].schema_arrow
+    id_column, vectors = chosen_columns(schema.names, names, path)
+    kinds = [schema.field(column).type for column in vectors]
+    dim: int | None = len(vectors)
+    if is_list := len(vectors) == 1 and hasattr(kinds[0], "value_type") and not hasattr(kinds[0], "index_type"):
+        dim = getattr(kinds[0], "list_size", None)
+        if dim is None:  # of any length, but all are alike
+            note, filled = notes.get(name), next((t for t in tables if t.metadata.num_rows), table)
+            dim = note.get("dim") if isinstance(note, dict) else _first_length(filled, vectors[0], path)
+        kinds = [kinds[0].value_type]
+    if not isinstance(dim, int) or (vectors == ["vector"] and not is_list):
+        got = schema.field(vectors[0]).type
+        raise UnsupportedError(f"expected a list of numbers in {vectors[0]!r}, got {got} without values", path=path)
+    elements = {_NAMES.get(str(k), str(k)) for k in kinds}
+    unknown = sorted(elements - DTYPES.keys())
+    element = unknown[0] if unknown else str(np.result_type(*elements))
+    other = next((k for k, one in enumerate(tables) if not one.schema_arrow.equals(schema)), None)
+    if other is not None:
+        message = f"has other columns than {os.path.basename(path)}, and is a part of the same table"
+        raise CorruptError(message, path=paths[other])
+    rows, ids = sum(each.metadata.num_rows for each in tables), str(schema.field(id_column).type)
+    id_dtype = dtype_named(id_column, _NAMES.get(ids, ids), path=path)
+    yield f"{name}.ids", id_dtype, (rows,), _columns(tables, [id_column], None, ids, paths)
+    data = _columns(tables, vectors, dim if is_list else None, element, paths)
+    yield f"{name}.vectors", dtype_named(vectors[0], element, path=path), (rows, dim), data
+
+
+def _first_length(table: Any, name: str, path: str) -> int | None:
+    """Return the length of the first vector, None without one."""
+    first = next(_batches(table, [name], path, rows=1), [[None]])[0][0]
+    return len(first) if first is not None and first.is_valid else None
+
+
+def _batches(table: Any, names: Sequence[str] | None, path: str, *, rows: int) -> Iterator[Any]:
+    """Yield columns in parts; all of them where None are named."""
+    with storage_errors(path):
+        try:
+            yield from table.iter_batches(rows, columns=None if names is None else list(names))
+        except Exception as error:
+            if getattr(error, "errno", None):
+                raise
+            raise CorruptError(f"not a readable Parquet file: {error}", path=path) from None
+
+
+def _columns(
+    tables: Sequence[Any], names: Sequence[str], lists: int | None, dtype: str, paths: Sequence[str]
+) -> Iterator[npt.NDArray[np.uint8]]:
+    """Yield columns of files that follow each other, side by side; or one of lists that have so many values."""
+    most = max(_BATCH_BYTES // (8 * max(lists or 0, len(names))), 1)
+    for table, path in zip(tables, paths, strict=True):
+        row = 0
+        for batch in _batches(table, names, path, rows=min(most, 1 << 16)):
+            columns = [_values(batch.column(c), c, lists, row, path) for c in names]
+            values = columns[0] if len(columns) == 1 else np.column_stack(columns).astype(dtype, copy=False)
+            yield np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+            row += len(batch)
+
+
+def _values(column: Any, name: str, lists: int | None, row: int, path: str) -> npt.NDArray[Any]:
+    """Return the values of a column, from row `row` of the file on; CorruptError for nulls and other lengths."""
+    values = column.flatten() if lists is not None else column
+    if column.null_count or values.null_count:
+        rows = f"rows {row} to {row + len(column) - 1}"
+        raise CorruptError(f"column {name!r} contains nulls, in {rows}", path=path)
+    lengths = np.diff(column.offsets.to_numpy()) if hasattr(column, "offsets") else np.full(len(column), lists)
+    if lists is not None and (lengths != lists).any():
+        odd = int(np.argmax(lengths != lists))
+        message = f"row {row + odd} of column {name!r} has {counted(int(lengths[odd]), 'value')}, expected {lists}"
+        raise CorruptError(message, path=path)
+    return np.asarray(values.to_numpy(zero_copy_only=False))
