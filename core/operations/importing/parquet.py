@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,37 +39,48 @@ def read_parquet(path: str, names: NameMap, take_notes: TakeNotes, trust: Trust)
     directory that lacks the files of some tables, and for a page whose checksum is another one than its file says,
     where it says any, unless `trust` is forced.
     """
-    folder = os.path.isdir(path)
-    files = (
-        [os.path.join(path, name) for name in sorted(os.listdir(path)) if name.endswith(PARQUET)] if folder else [path]
-    )
-    whole = _parts_document(path, len(files)) if folder else None
-    tables: dict[str, list[str]] = {}
-    notes: dict[str, tuple[bytes | None, Mapping[str, Any]]] = {}
-    are_parts = folder and all(_PART.match(os.path.basename(full)) for full in files)
-    for full in files:
-        _confirm_pages(full, trust)
-        table = _opened(full, trust)
-        metadata = {**(table.schema_arrow.metadata or {}), **(table.metadata.metadata or {})}
-        noted: Mapping[str, Any] = {"tables": {}}
-        if b"edl-ckpt" in metadata:
-            noted = parse_object(metadata[b"edl-ckpt"], full)
-            take_notes(noted, full)
-            if whole is None:
-                _check_whole(noted.get("whole"), path, len(files) if folder else None)
-            if table.schema_arrow.names == ["id"] and not table.metadata.num_rows:
+    is_folder = os.path.isdir(path)
+    files = [path]
+    if is_folder:
+        files = [os.path.join(path, name) for name in sorted(os.listdir(path)) if name.endswith(PARQUET)]
+    of_cluster = _parts_document(path, len(files)) if is_folder else None
+    are_parts = is_folder and all(_PART.match(os.path.basename(file)) for file in files)
+    tables: dict[str, _TableFiles] = {}
+    for file in files:
+        _confirm_pages(file, trust)
+        opened = _opened(file, trust)
+        metadata = {**(opened.schema_arrow.metadata or {}), **(opened.metadata.metadata or {})}
+        is_export = b"edl-ckpt" in metadata
+        title = metadata.get(b"table")
+        notes: Mapping[str, Any] = {}
+        if is_export:
+            document = parse_object(metadata[b"edl-ckpt"], file)
+            take_notes(document, file)
+            notes = document["tables"]
+            if of_cluster is None and is_folder:
+                _check_whole(document.get("whole"), path, len(files))
+            if opened.schema_arrow.names == ["id"] and not opened.metadata.num_rows:
                 continue  # of a version without tables
-        key = full if whole is None else metadata.get(b"table", b"").decode("utf-8", "replace")
-        key = path if are_parts and b"edl-ckpt" not in metadata else key
-        tables.setdefault(key, []).append(full)
-        notes[key] = (metadata.get(b"table"), noted["tables"])
-    if whole is not None:
-        take_notes(whole, path)
-    for key, parts in tables.items():
+        key = file if of_cluster is None else (title or b"").decode("utf-8", "replace")
+        if are_parts and not is_export:
+            key = path
         name = original_name(os.path.basename(os.path.abspath(key)).removesuffix(PARQUET))
-        title, note = notes[key]
-        name = name if title is None else title.decode("utf-8", "replace")
-        yield from _read_table([_opened(part, trust) for part in parts], parts, note, names, name)
+        if title is not None:
+            name = title.decode("utf-8", "replace")
+        earlier = tables[key].paths if key in tables else []
+        tables[key] = _TableFiles(name, [*earlier, file], notes)
+    if of_cluster is not None:
+        take_notes(of_cluster, path)
+    for table in tables.values():
+        yield from _read_table(table, [_opened(part, trust) for part in table.paths], names)
+
+
+class _TableFiles(NamedTuple):
+    """A table, the files that have its rows, and what an export notes of the tables in them, by name."""
+
+    name: str
+    paths: Sequence[str]
+    notes: Mapping[str, Any]
 
 
 def _parts_document(path: str, files: int) -> Mapping[str, Any] | None:
@@ -102,43 +113,62 @@ def _opened(path: str, trust: Trust | None = None) -> Any:
         raise CorruptError(f"not a Parquet file: {error}", path=path) from None
 
 
-def _check_whole(whole: object, path: str, files: int | None) -> None:
+def _check_whole(whole: object, path: str, files: int) -> None:
     """Raise CorruptError when a directory does not have a file for each table."""
     count = whole.get("tables") if isinstance(whole, dict) else None
-    if files is not None and isinstance(count, int) and files != count:
+    if isinstance(count, int) and files != count:
         raise CorruptError(f"there are Parquet files of {files} tables, and {count} were exported", path=path)
 
 
-def _read_table(
-    tables: Sequence[Any], paths: Sequence[str], notes: Mapping[str, Any], names: NameMap, name: str
-) -> Iterator[ArrayStream]:
+def _read_table(table: _TableFiles, opened: Sequence[Any], names: NameMap) -> Iterator[ArrayStream]:
     """Yield the ids and the vectors of a table, in opened files that follow each other."""
-    path = paths[0]
-    table, schema = tables[0], tables[0].schema_arrow
+    path = table.paths[0]
+    schema = opened[0].schema_arrow
     id_column, vectors = chosen_columns(schema.names, names, path)
     kinds = [schema.field(column).type for column in vectors]
+    is_list = len(vectors) == 1 and hasattr(kinds[0], "value_type") and not hasattr(kinds[0], "index_type")
     dim: int | None = len(vectors)
-    if is_list := len(vectors) == 1 and hasattr(kinds[0], "value_type") and not hasattr(kinds[0], "index_type"):
-        dim = getattr(kinds[0], "list_size", None)
-        if dim is None:  # of any length, but all are alike
-            note, filled = notes.get(name), next((t for t in tables if t.metadata.num_rows), table)
-            dim = note.get("dim") if isinstance(note, dict) else _first_length(filled, vectors[0], path)
+    if is_list:
+        dim = _dim_of_lists(table, opened, kinds[0], vectors[0])
         kinds = [kinds[0].value_type]
-    if not isinstance(dim, int) or (vectors == ["vector"] and not is_list):
+    if dim is None or (vectors == ["vector"] and not is_list):
         got = schema.field(vectors[0]).type
         raise UnsupportedError(f"expected a list of numbers in {vectors[0]!r}, got {got} without values", path=path)
-    elements = {_NAMES.get(str(k), str(k)) for k in kinds}
+    for part, part_path in zip(opened, table.paths, strict=True):
+        if not part.schema_arrow.equals(schema):
+            message = f"has other columns than {os.path.basename(path)}, and is a part of the same table"
+            raise CorruptError(message, path=part_path)
+    rows = sum(part.metadata.num_rows for part in opened)
+    id_kind = str(schema.field(id_column).type)
+    id_dtype = dtype_named(id_column, _NAMES.get(id_kind, id_kind), path=path)
+    ids = _columns(opened, [id_column], None, id_kind, table.paths)
+    yield f"{table.name}.ids", id_dtype, (rows,), ids
+    element = _common_dtype(kinds)
+    data = _columns(opened, vectors, dim if is_list else None, element, table.paths)
+    yield f"{table.name}.vectors", dtype_named(vectors[0], element, path=path), (rows, dim), data
+
+
+def _dim_of_lists(table: _TableFiles, opened: Sequence[Any], kind: Any, column: str) -> int | None:
+    """Return the length of the lists in a column, all of which are alike; None where nothing tells it.
+
+    Lists of a fixed size say it themselves; of others an export notes it, or else the first one counts.
+    """
+    fixed = getattr(kind, "list_size", None)
+    if isinstance(fixed, int):
+        return fixed
+    note = table.notes.get(table.name)
+    if isinstance(note, dict):
+        noted = note.get("dim")
+        return noted if isinstance(noted, int) else None
+    with_rows = [part for part in opened if part.metadata.num_rows]
+    return _first_length((with_rows or opened)[0], column, table.paths[0])
+
+
+def _common_dtype(kinds: Sequence[Any]) -> str:
+    """Return the dtype that holds the elements of all columns, or one that is not known."""
+    elements = {_NAMES.get(str(kind), str(kind)) for kind in kinds}
     unknown = sorted(elements - DTYPES.keys())
-    element = unknown[0] if unknown else str(np.result_type(*elements))
-    other = next((k for k, one in enumerate(tables) if not one.schema_arrow.equals(schema)), None)
-    if other is not None:
-        message = f"has other columns than {os.path.basename(path)}, and is a part of the same table"
-        raise CorruptError(message, path=paths[other])
-    rows, ids = sum(each.metadata.num_rows for each in tables), str(schema.field(id_column).type)
-    id_dtype = dtype_named(id_column, _NAMES.get(ids, ids), path=path)
-    yield f"{name}.ids", id_dtype, (rows,), _columns(tables, [id_column], None, ids, paths)
-    data = _columns(tables, vectors, dim if is_list else None, element, paths)
-    yield f"{name}.vectors", dtype_named(vectors[0], element, path=path), (rows, dim), data
+    return unknown[0] if unknown else str(np.result_type(*elements))
 
 
 def _first_length(table: Any, name: str, path: str) -> int | None:
