@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.base.words import counted, describe
 from edl_ckpt.core.kernel import bulk, routing
@@ -241,7 +242,7 @@ class ContentSketch:
         self.whole.update({k: v for k, v in other.whole.items() if names is None or k in names})
 
     def variable_sums(self, names: Sequence[str]) -> Iterator[tuple[str, bulk.U32]]:
-        """Yield (name, sums) of these variables, in this order."""
+        """Yield (name, sums) of these variables, in this order; CorruptError for one that was not summed."""
         for first in range(0, len(names), _VARIABLES_AT_ONCE):
             some = names[first : first + _VARIABLES_AT_ONCE]
             by_size: dict[int, list[str]] = {}
@@ -255,7 +256,8 @@ class ContentSketch:
             for name in some:
                 more = self.variables.get(name)
                 sums = found.get(name, more)
-                assert sums is not None  # noqa: S101 - every variable was read
+                if sums is None:  # every variable was read, unless notes of an interrupted move are wrong
+                    raise CorruptError(f"variable {name!r}: its values were not summed", code="fingerprint-mismatch")
                 yield name, sums if more is None or sums is more else sums + more
 
     def add_parts(self, tables: Sequence[str], sums: bulk.U32, parts: bulk.I64) -> None:
