@@ -15,7 +15,7 @@ from edl_ckpt.cli.app import run
 from edl_ckpt.cli.commands.get_ import read_ids
 from edl_ckpt.core import ObjectCheckpoint, Table, UsageError, save_checkpoint
 from edl_ckpt.core.base.errors import ReplacedError
-from edl_ckpt.core.operations import export, lookup
+from edl_ckpt.core.operations import export
 from edl_ckpt.core.training.objects import Variable
 from places import GOLDEN
 from program import document, edl
@@ -84,7 +84,7 @@ def test_no_id_is_printed_twice(
         yield np.arange(3)
         raise ReplacedError("replaced")
 
-    monkeypatch.setattr(lookup, "ids_of", torn)
+    monkeypatch.setattr("edl_ckpt.core.operations.lookup.rows.ids_of", torn)
     with pytest.raises(SystemExit) as end:
         run(["ids", str(PLACE), "--table", "emb_a/embeddings:0", *mode])
     assert end.value.code == ReplacedError.exit_code
