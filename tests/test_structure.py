@@ -41,6 +41,7 @@ SLOW = frozenset(
         "edl_ckpt.core.commit.shard",
         "edl_ckpt.core.converting.destinations",
         "edl_ckpt.core.model.tables",
+        "edl_ckpt.core.moving.file_parts",
         "edl_ckpt.core.operations.verify.loaders",
         "edl_ckpt.core.reading.gather",
         "edl_ckpt.core.sources.torch_checkpointing.metadata",

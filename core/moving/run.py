@@ -24,7 +24,6 @@ from edl_ckpt.core.commit.sent_parts import Sending, SharedUploads, TargetPart
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.moving.extents import ExtentSinks, spans_of
-from edl_ckpt.core.moving.file_parts import FileParts
 from edl_ckpt.core.moving.framing import Framing
 from edl_ckpt.core.moving.input import Input, Stretch
 from edl_ckpt.core.moving.legs import Legs
@@ -155,6 +154,8 @@ class Move:
             parts = self._settings.parts or plan_parts(plan, self._job.executor, least_bytes)
             planned = part_tasks(plan, parts.groups, parts.least_bytes, parts.task_bytes)
             return map(self._named, planned), parts.memory_bytes, ()
+        from edl_ckpt.core.moving.file_parts import FileParts  # few moves go from a cluster to object storage
+
         files = FileParts(plan, self._job.executor, least_bytes)
         framing.only(files.own_spans())
         framing.write_before()
