@@ -416,3 +416,60 @@ def test_a_small_move_notes_nothing(run: Path, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(write, "RESUMABLE_BYTES", 1 << 40)
     monkeypatch.setattr(Progress, "__init__", None)
     assert reshard(run, tmp_path / "out").resumed_bytes == 0
+
+
+_CHANGING: Final = ("open", "pwrite", "rename", "unlink", "mkdir", "rmdir", "fsync", "ftruncate", "posix_fallocate")
+"""The calls of the system that change something; of `open`, those that make a file."""
+
+
+class Calls:
+    """Counts the calls that change something, and kills the process before one of them."""
+
+    def __init__(self, last: int) -> None:
+        self.count, self._last = 0, last
+        for name in _CHANGING:
+            setattr(os, name, self._counted(name, getattr(os, name)))
+
+    def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            if name != "open" or args[1] & os.O_CREAT:
+                self.count += 1
+                if self.count == self._last:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return real(*args, **options)
+
+        return call
+
+
+@pytest.mark.parametrize("part", range(12))
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_killed_at_any_call(sources: Path, tmp_path: Path, is_resumed: bool, part: int) -> None:
+    """Before any call that changes something, a kill leaves the old version or the new one, and the next run ends it."""
+    whole = Path(shutil.copytree(sources / "elasticdl", tmp_path / "whole"))
+    old = tree(whole)
+    reshard_version(f"{whole}@7", 3)
+    new = tree(whole)
+
+    def again(place: Path) -> object:
+        return reshard_version(f"{place}@7", 3, workers=2) if tree(place) == old else recover(place)
+
+    for last in range(part + 1, 1000, 12):
+        place = Path(shutil.copytree(sources / "elasticdl", tmp_path / f"place-{last}"))
+        if is_resumed:
+            killed(lambda place=place: again(place), 12)  # type: ignore[misc]
+
+        def act(place: Path = place, last: int = last) -> None:
+            Calls(last)
+            again(place)
+
+        code = run_forked(act)
+        assert code in {0, -signal.SIGKILL}
+        assert tree(place) in (old, new), last
+        again(place)
+        assert tree(place) == new, last
+        assert list_versions(place).versions[0].fingerprint, last
+        assert list_versions(place).interrupted_moves == (), last
+        assert leftovers(place) == [], last
+        if code == 0:
+            return
+    raise AssertionError("it makes more calls than it should")
