@@ -34,7 +34,9 @@ class Progress:
         self._end = 0
         """The bytes of all records that can be read."""
         self._fd = -1
-        self._has_failed = False
+        self.is_moving = True
+        """False once all has moved."""
+        self._is_closed = False
         self._lock = threading.Lock()
 
     def earlier(self) -> Iterator[bytes]:
@@ -59,20 +61,25 @@ class Progress:
     def note(self, data: bytes) -> None:
         """Add a record. A disk that takes none ends the notes, and not the move."""
         with self._lock:
-            if self._has_failed or len(data) > _MOST_BYTES:
+            if self._is_closed or len(data) > _MOST_BYTES:
                 return
             try:
                 if self._fd < 0:
                     self._open()
                 self._write(_HEAD.pack(len(data), crc32(data, 0)) + data)
             except EdlCkptError:
-                self._has_failed = True
+                self._is_closed = True
+
+    def end(self) -> None:
+        """Note nothing more: all has moved."""
+        self.is_moving = False
+        self.close()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; nothing more is noted."""
         with self._lock:
             fd, self._fd = self._fd, -1
-            self._has_failed = True
+            self._is_closed = True
         if fd >= 0:
             close_read(fd)
 

@@ -1,8 +1,8 @@
 """A move in legs: pieces that follow each other, whose sums are noted together once all of them have moved.
 
-A leg takes about a second, and the next one begins before it has ended, so no thread waits. A later run of the same
-move skips the pieces of noted legs, and adds their sums to its own. The sums of many small variables take more room
-than is worth while: legs with such are not noted, and move again.
+A leg takes about a second, and the next one begins before it has ended, so no thread waits. On a cluster, tasks stand
+for pieces. A later run of the same move skips what is noted, and adds its sums to its own. The sums of many small
+variables take more room than is worth while: legs with such are not noted, and move again.
 """
 
 from __future__ import annotations
@@ -12,22 +12,26 @@ import struct
 import threading
 import time
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
+from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.progress import SILENT, Counted, Reporter
 from edl_ckpt.core.commit.progress import Progress
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.moving.move import Movable, Mover, PieceInTurn, Turns
+from edl_ckpt.core.moving.tasks import MoveDone
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.reading.stored_sums import NotedSum, StoredSums
 
+Some = TypeVar("Some")
 LEG_SECONDS: float = 1.0
 """How long pieces of one leg are begun. Tests set it."""
 _MOST_SHARE: Final = 32
@@ -39,6 +43,10 @@ _STORED_BYTES: Final = 40
 _LENGTH: Final = struct.Struct("<I")
 
 _NOT_A_LEG: Final = (ValueError, KeyError, TypeError, IndexError, struct.error)
+
+
+class UnfitProgressError(EdlCkptError):
+    """What an interrupted run has left cannot be used: a disk has lost some of it, or the source has changed."""
 
 
 class LegSums(NamedTuple):
@@ -144,15 +152,12 @@ class PieceOfLeg(NamedTuple):
     leg: _Leg | None
 
 
-class Legs:
-    """The legs of one run of a move, with the sums of all of them, and of those that an interrupted run has noted."""
+class _NotedLegs:
+    """The legs of one run of a move: the sums of all of them, and of those that an interrupted run has noted."""
 
-    def __init__(
-        self, progress: Progress, new_mover: Callable[[Reporter], Mover], stored: StoredSums | None, reporter: Reporter
-    ) -> None:
-        """Take where legs are noted, what makes the mover of each, and what is summed of values with checksums."""
-        self._progress, self._new_mover, self._stored, self._reporter = progress, new_mover, stored, reporter
-        self._again = new_mover(SILENT)
+    def __init__(self, progress: Progress, stored: StoredSums | None, reporter: Reporter) -> None:
+        """Take where legs are noted, and what is summed of values that have checksums in the source's files."""
+        self._progress, self._stored, self._reporter = progress, stored, reporter
         self._lock = threading.Lock()
         self._done: list[range] = []
         self.sketch = ContentSketch()
@@ -165,8 +170,23 @@ class Legs:
                 self._resume(leg_of(record))
             except _NOT_A_LEG:  # the next leg takes its place
                 break
+        self._done.sort(key=attrgetter("start"))
         if self.resumed_bytes:
             reporter.advance(self.resumed_bytes)
+
+    def _numbered(self, pieces: Iterable[Some]) -> Iterator[tuple[int, Some]]:
+        """Yield pieces with their numbers; UnfitProgressError at the end if a note names more than there are."""
+        count = 0
+        for number, piece in enumerate(pieces):
+            count = number + 1
+            yield number, piece
+        if any(noted.stop > count for noted in self._done):
+            raise UnfitProgressError("the notes of an interrupted run are of other pieces")
+
+    def _has_moved(self, number: int) -> bool:
+        """Say whether an interrupted run has moved a piece; a note may have any numbers, so they are not spread out."""
+        place = bisect_right(self._done, number, key=attrgetter("start")) - 1
+        return place >= 0 and number in self._done[place]
 
     def _resume(self, leg: LegSums) -> None:
         """Take a leg of an interrupted run."""
@@ -181,6 +201,63 @@ class Legs:
         self.tensors.add(leg.tensors)
         with self._lock:
             self.overflowed += leg.overflowed
+
+    def _note(self, leg: LegSums) -> None:
+        """Add a leg that has ended, and note it unless its sums take too much room."""
+        self._add(leg)
+        if leg.sum_bytes <= max(leg.size_bytes // _MOST_SHARE, _LEAST_BYTES):
+            self._progress.note(leg.to_bytes())
+
+
+class TaskLegs(_NotedLegs):
+    """The legs of a move by other processes: tasks whose results follow each other."""
+
+    def __init__(self, progress: Progress, reporter: Reporter) -> None:
+        super().__init__(progress, None, reporter)
+        self._waiting: deque[tuple[int, int]] = deque()
+        """The number of each task that was handed out, and its bytes."""
+        self._began = time.monotonic()
+        self._leg: LegSums | None = None
+
+    def due(self, tasks: Iterable[tuple[Some, int]]) -> Iterator[Some]:
+        """Yield the tasks, given with their bytes, that have not been done yet; results must come in their order."""
+        for number, (task, size_bytes) in self._numbered(tasks):
+            if not self._has_moved(number):
+                self._waiting.append((number, size_bytes))
+                yield task
+
+    def take(self, done: MoveDone) -> None:
+        """Take the result of the next task."""
+        number, size_bytes = self._waiting.popleft()
+        leg = self._leg
+        if leg is not None and (leg.end != number or time.monotonic() - self._began >= LEG_SECONDS):
+            self._note(leg)
+            leg = None
+        if leg is None:
+            self._began = time.monotonic()
+            leg = LegSums(number, number, 0, ContentSketch(), ContentSketch(), 0, [])
+        leg.sketch.add(done.sketch)
+        leg.tensors.add(done.tensors)
+        overflowed = leg.overflowed + done.overflowed
+        self._leg = leg._replace(end=number + 1, size_bytes=leg.size_bytes + size_bytes, overflowed=overflowed)
+
+    def end(self) -> None:
+        """Note the last leg."""
+        if self._leg is not None:
+            self._note(self._leg)
+            self._leg = None
+
+
+class Legs(_NotedLegs):
+    """The legs of a move by threads."""
+
+    def __init__(
+        self, progress: Progress, new_mover: Callable[[Reporter], Mover], stored: StoredSums | None, reporter: Reporter
+    ) -> None:
+        """Take what makes the mover of each leg, too."""
+        super().__init__(progress, stored, reporter)
+        self._new_mover = new_mover
+        self._again = new_mover(SILENT)
 
     def pieces(self, pieces: Iterable[Movable]) -> Iterator[PieceOfLeg]:
         """Yield the pieces that have not moved yet, in their order, and those whose turn the others wait for."""
@@ -209,8 +286,7 @@ class Legs:
         if not self._done:
             yield from ((number, piece, True) for number, piece in enumerate(pieces))
             return
-        self._done.sort(key=attrgetter("start"))
-        for turns, run in groupby(enumerate(pieces), key=lambda numbered: _turns_of(numbered[1])):
+        for turns, run in groupby(self._numbered(pieces), key=lambda numbered: _turns_of(numbered[1])):
             if turns is None:
                 yield from ((number, piece, True) for number, piece in run if not self._has_moved(number))
                 continue
@@ -218,11 +294,6 @@ class Legs:
             due = [not self._has_moved(number) for number, _ in stretch]
             if any(due):
                 yield from ((number, piece, is_due) for (number, piece), is_due in zip(stretch, due, strict=True))
-
-    def _has_moved(self, number: int) -> bool:
-        """Say whether an interrupted run has moved a piece; a note may have any numbers, so they are not spread out."""
-        place = bisect_right(self._done, number, key=attrgetter("start")) - 1
-        return place >= 0 and number in self._done[place]
 
     def _begin(self, first: int) -> _Leg:
         leg = _Leg(first)
@@ -252,10 +323,7 @@ class Legs:
             leg.open_pieces -= 1
             if leg.open_pieces:
                 return
-        sums = leg.sums()
-        self._add(sums)
-        if sums.sum_bytes <= max(leg.size_bytes // _MOST_SHARE, _LEAST_BYTES):
-            self._progress.note(sums.to_bytes())
+        self._note(leg.sums())
 
 
 def _turns_of(piece: Movable) -> Turns | None:

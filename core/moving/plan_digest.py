@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from edl_ckpt.core.base.parallel import Executor
 from edl_ckpt.core.base.version import VERSION
 from edl_ckpt.core.commit.interface import NewVersion
 from edl_ckpt.core.moving.goal import FileGoal
@@ -22,15 +23,20 @@ from edl_ckpt.core.moving.settings import ReshardSettings
 _FORM: Final = "edl-ckpt move 1"
 
 
-def digest_of_move(plan: MovePlan, new: NewVersion, settings: ReshardSettings, source: Input) -> str:
-    """Return the digest of a move by threads; '' where the source cannot be told from another one."""
+def digest_of_move(
+    plan: MovePlan, new: NewVersion, settings: ReshardSettings, source: Input, executor: Executor
+) -> str:
+    """Return the digest of a move; '' where the source cannot be told from another one.
+
+    On a cluster its size decides which tasks there are, so one of another size has other digests.
+    """
     identity = source.identity
     if not identity:
         return ""
     digest = hashlib.blake2b(digest_size=16)
     for fact in _facts(plan, new, settings):
         _feed(digest, fact)
-    _feed(digest, identity)
+    _feed(digest, (identity, executor.task_bytes(plan.value_bytes + plan.survey.id_bytes)))
     return digest.hexdigest()
 
 

@@ -26,7 +26,7 @@ from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.moving.extents import ExtentSinks, spans_of
 from edl_ckpt.core.moving.framing import Framing
 from edl_ckpt.core.moving.input import Input, Stretch
-from edl_ckpt.core.moving.legs import Legs
+from edl_ckpt.core.moving.legs import Legs, TaskLegs
 from edl_ckpt.core.moving.move import Movable, Mover, MoveTerms, exceeds_page_cache
 from edl_ckpt.core.moving.parts import WORKER_PART_BYTES, DenseBytes, MoveTask, TaskRead, part_tasks, plan_parts
 from edl_ckpt.core.moving.plan import MovePlan, ShardPlan
@@ -64,7 +64,7 @@ class Moved:
         self.resumed_bytes = 0
         """The bytes of values that an interrupted run had moved."""
 
-    def add(self, done: Mover | MoveDone | Legs) -> None:
+    def add(self, done: Mover | MoveDone | Legs | TaskLegs) -> None:
         """Add what a mover or a task has moved."""
         self.sketch.add(done.sketch)
         self.tensors.add(done.tensors)
@@ -92,11 +92,11 @@ class Move:
     def run(self, framing: Framing, output: SharedOutput | None = None, *, progress: Progress | None = None) -> Moved:
         """Move everything, by threads or, into an output that they share, by other processes; return what has moved.
 
-        Threads note their `progress`, and go on where an interrupted run has ended.
+        The `progress` is noted, and the move goes on where an interrupted run has ended.
         """
         moved = Moved()
         if output is not None and self._job.executor.is_cluster:
-            self.hand_out(framing, output, moved)
+            self.hand_out(framing, output, moved, progress)
         elif progress is not None:
             framing.write_before()
             self._move_legs(framing, progress, moved)
@@ -122,7 +122,7 @@ class Move:
         moved.add(legs)
         moved.resumed_bytes = legs.resumed_bytes
 
-    def hand_out(self, framing: Framing, output: SharedOutput, moved: Moved) -> None:
+    def hand_out(self, framing: Framing, output: SharedOutput, moved: Moved, progress: Progress | None = None) -> None:
         """Let other processes move everything; raises UnsupportedError where they cannot."""
         executor = self._job.executor
         targets, tasks, memory_bytes = output.share(), self.tasks(executor), 0
@@ -132,13 +132,24 @@ class Move:
         else:
             executor.share(targets.place)
             framing.write_before()
+        legs = None
+        if progress is not None:
+            legs = TaskLegs(progress, self._job.reporter)
+            tasks = legs.due((task, self._bytes_of(task)) for task in tasks)
         opens = HeldValue(self._source.value(), partial(Sending[Input], memory_bytes=memory_bytes))
         work = FunctionWork(opens, partial(move_task, terms=self.terms, targets=targets))
         with self._job.run(work, Sending[Input](self._source, 0), tasks) as results:
             for done in results:
-                moved.add(done)
+                if legs is None:
+                    moved.add(done)
+                else:
+                    legs.take(done)
                 framing.take(done.crcs)
                 output.take(done.parts)
+        if legs is not None:
+            legs.end()
+            moved.add(legs)
+            moved.resumed_bytes = legs.resumed_bytes
         for mover in run_parallel(partial(self._move_here, framing), own, self._job.workers):
             moved.add(mover)
 
@@ -197,6 +208,13 @@ class Move:
         most = min(at_once, max(_TASK_BYTES * plan.groups // (_TARGET_BYTES * plan.survey.to_ps), 1))
         limit = executor.task_bytes(value_bytes + plan.survey.id_bytes)
         yield from (MoveTask(reads=tuple(reads)) for reads in together(self._stretches(), limit, most=most))
+
+    def _bytes_of(self, task: MoveTask[Stretch]) -> int:
+        """Return about how many bytes of values a task moves: those of small tables are not counted."""
+        row_bytes = self._plan.row_bytes
+        rows = [read.rows for read in task.reads if isinstance(read.rows, Stretch)]
+        dense = sum(dense.size for dense in task.dense)
+        return dense + sum(stretch.ids.rows * row_bytes[stretch.table] for stretch in rows)
 
     def _dense(self, step: int, group: int | None = None) -> Iterator[tuple[DenseBytes, int]]:
         """Yield pieces of variables with their sizes, by file and offset; an empty variable is an empty piece.

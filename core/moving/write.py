@@ -22,6 +22,7 @@ from edl_ckpt.core.commit.repair.kinds import kind_of
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.versions import UNNUMBERED, Seal
 from edl_ckpt.core.moving.input import Input
+from edl_ckpt.core.moving.legs import UnfitProgressError
 from edl_ckpt.core.moving.plan import MovePlan
 from edl_ckpt.core.moving.plan_digest import digest_of_move
 from edl_ckpt.core.moving.result import WriteResult
@@ -97,14 +98,10 @@ def planned_result(plan: MovePlan, location: Location, new: NewVersion, *, bytes
 
 
 def _digest_if_large(plan: MovePlan, place: Place, settings: ReshardSettings, source: Input, job: Job) -> str:
-    """Return the digest of a move that is worth resuming, and can be: by threads, to a disk; '' for any other."""
-    is_near = place.location.local_path is not None and not job.executor.is_cluster
-    is_large = plan.value_bytes >= RESUMABLE_BYTES
-    return digest_of_move(plan, place.new, settings, source) if is_near and is_large else ""
-
-
-class _UnfitProgressError(EdlCkptError):
-    """What an interrupted run has written does not pass the proof: a disk has lost it, or the source has changed."""
+    """Return the digest of a move that is worth resuming, and can be: to a disk; '' for any other."""
+    if place.location.local_path is None or plan.value_bytes < RESUMABLE_BYTES:
+        return ""
+    return digest_of_move(plan, place.new, settings, source, job.executor)
 
 
 @contextmanager
@@ -116,7 +113,7 @@ def _doubted(moved: Moved, purpose: str) -> Iterator[None]:
         if not moved.resumed_bytes or type(error) not in {EdlCkptError, CorruptError}:
             raise
         why = f"what the interrupted {purpose} had written cannot be used ({error.message})"
-        raise _UnfitProgressError(why, path=error.path, offset=error.offset) from error
+        raise UnfitProgressError(why, path=error.path, offset=error.offset) from error
 
 
 class _Written(NamedTuple):
@@ -140,7 +137,7 @@ class _Writing:
     doing: str
 
     def write(self, locked: LockedLocation) -> _Written:
-        """Do it; _UnfitProgressError where the proof refuses what an interrupted run has written."""
+        """Do it; UnfitProgressError where the proof refuses what an interrupted run has written."""
         plan, source, job, proofs = self.plan, self.source, self.job, list[Proved]()
         with kind_of(locked.store).output(locked, self.new) as output:
             files = output.create(plan.sizes)
@@ -149,6 +146,8 @@ class _Writing:
             directory = self.place.location.local_path or tempfile.gettempdir()
             move = Move(plan, self.settings, source, job, directory=directory)
             moved = move.run(plan.framing(files, job), output, progress=output.progress)
+            if output.progress is not None:
+                output.progress.end()
             with _doubted(moved, self.new.purpose):
                 content = plan.confirmed(source, moved.sketch, job)
 
@@ -192,7 +191,7 @@ def write_version(
             compared = source.proof.compared
             try:
                 done = writing.write(locked)
-            except _UnfitProgressError as error:
+            except UnfitProgressError as error:
                 reporter.warn(f"{place.location}@{new.key}: {error.message}; it begins anew")
                 source.proof.restart()
                 source.proof.compared = compared

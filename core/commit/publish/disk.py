@@ -4,7 +4,7 @@ Every operation that writes a version uses one `LocalOutput`. A new version take
 another takes one atomic exchange where the kernel has it, else two renames under a journal. A resumable output flushes
 each shard as it is finished and notes it in the journal, so that the next run of the same work continues there. Its
 shards are read back with the others before they are published. A move notes its progress, and when a signal or a kill
-ends it, the next run of the same move takes over its staging directory.
+ends it, or a source that does not answer, the next run of the same move takes over its staging directory.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from edl_ckpt.core.base.errors import (
     EdlCkptError,
     NotFoundError,
     RefusedError,
+    UnavailableError,
     UnsupportedError,
 )
 from edl_ckpt.core.base.ids import kernel_id
@@ -164,9 +165,20 @@ class LocalOutput(VersionOutput):
         useless = isinstance(error, CorruptError | RefusedError) or (self._proving and isinstance(error, EdlCkptError))
         if useless and self._new.resumes is not None:
             self._stage.unlink(JOURNAL)
-        if not isinstance(error, KeyboardInterrupt | SystemExit):
+        if not self._may_go_on(error):
             with suppress(EdlCkptError):  # then it waits, and takes room until it is dropped
                 self._end_progress()
+
+    def _may_go_on(self, error: BaseException | None) -> bool:
+        """Say whether the same move may go on: after a signal, or if its source or its cluster gave no answer.
+
+        Any other error of the target may mean that it has lost what was written.
+        """
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            return True
+        is_moving = self.progress is not None and self.progress.is_moving
+        is_of_target = isinstance(error, EdlCkptError) and (error.path or "").startswith(self._staging.path)
+        return isinstance(error, UnavailableError) and is_moving and not is_of_target
 
     def create(self, sizes: Sequence[int]) -> Sequence[Sink]:
         """Begin all shards, of these sizes; those that an interrupted run had finished stay as they are."""
@@ -176,9 +188,8 @@ class LocalOutput(VersionOutput):
         self.resumed = self._find_finished(names)
         self._finished = {names[i]: note for i, note in self.resumed.items()}
         self._noted = set(self._finished)
-        for name in self._stage.names() if self._new.resumes is not None else ():
-            if name.startswith(WRITERS):  # of an interrupted run, whose tasks may go on: none opens a file from here on
-                Writers(self._stage, name, make=False).end()
+        # Tasks of an interrupted run may go on: none opens a file from here on.
+        late = self._end_writers() if self._new.resumes is not None or self._taken_over else set()
         is_taken = bool(self._taken_over) and self._has_all_files()
         if not self.resumed and not is_taken:
             self._staging.clear()
@@ -186,6 +197,7 @@ class LocalOutput(VersionOutput):
         inside = self.enter_context(self._stage.enter(self._name, make=True))
         if is_taken:
             self._open_files(inside)
+            self._part_with(late)
         else:
             self._create_files(inside)
         if self._new.move_digest:
@@ -195,6 +207,15 @@ class LocalOutput(VersionOutput):
             # Not beside `finish`: of two flushes of one file, the kernel tells only the first that the disk failed.
             self._flusher = self.enter_context(Flusher(list(self._files.values())))
         return [self._files[i] if i in self._files else FinishedSink(inside.join(name)) for i, name in enumerate(names)]
+
+    def _end_writers(self) -> set[int] | None:
+        """Let no task of an interrupted run begin; return the files that some may still write, None for all."""
+        late: set[int] | None = set()
+        for name in self._stage.names():
+            if name.startswith(WRITERS):
+                own = Writers(self._stage, name, make=False).end()
+                late = None if late is None or own is None else late | own
+        return late
 
     def _create_files(self, inside: Directory) -> None:
         """Create and allocate all files but those that an interrupted run had finished."""
@@ -321,9 +342,14 @@ class LocalOutput(VersionOutput):
         if writers is None:
             return
         unfinished = writers.end()
+        own = set(self._files) if shard is None else {shard}
+        self._part_with(own if unfinished is None else own & unfinished)
+
+    def _part_with(self, late: set[int] | None) -> None:
+        """Put copies in the place of files that other processes may still write: all of them for None."""
         with self._stage.enter(self._name) as inside:
             for number, file in self._files.items():
-                if shard in {None, number} and (unfinished is None or number in unfinished):
+                if late is None or number in late:
                     with inside.above(self._names[number]) as (folder, name):
                         copied = folder.create(f"{name}{NEW}", file.size_bytes)
                         copied.copy_of(file)

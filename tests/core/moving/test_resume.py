@@ -29,7 +29,7 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
-from edl_ckpt.core.base.errors import CorruptError, LockedError, NoSpaceError
+from edl_ckpt.core.base.errors import CorruptError, LockedError, NoSpaceError, UnavailableError
 from edl_ckpt.core.base.progress import Progress as Reported
 from edl_ckpt.core.base.words import size
 from edl_ckpt.core.commit.progress import Progress
@@ -376,6 +376,25 @@ def test_an_error_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: pytest.
     assert leftovers(out) == []
 
 
+@pytest.mark.parametrize("whose", ["source", "target"])
+def test_a_storage_without_an_answer(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str) -> None:
+    """A source that gives no answer for a while costs nothing; a target that does may have lost something."""
+    out, real, moved = tmp_path / "out", legs.Legs.move, [0]
+
+    def silent(self: legs.Legs, task: Any) -> None:
+        moved[0] += 1
+        if moved[0] > 18:
+            raise UnavailableError("no answer", path=f"{stage_of(out) if whose == 'target' else run}/x")
+        real(self, task)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(legs.Legs, "move", silent)
+        with pytest.raises(UnavailableError):
+            reshard(run, out)
+    assert bool(leftovers(out)) is (whose == "source")
+    assert bool(reshard(run, out).resumed_bytes) is (whose == "source")
+
+
 @pytest.mark.parametrize(("pieces", "waits"), [(0, False), (18, True)])
 def test_a_signal(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int, waits: bool) -> None:
     """After Ctrl-C the same command goes on; before anything was noted, nothing is left."""
@@ -444,7 +463,7 @@ class Calls:
 @pytest.mark.parametrize("part", range(12))
 @pytest.mark.parametrize("is_resumed", [False, True])
 def test_killed_at_any_call(sources: Path, tmp_path: Path, is_resumed: bool, part: int) -> None:
-    """Before any call that changes something, a kill leaves the old version or the new one, and the next run ends it."""
+    """Before any call that changes something, a kill leaves the old version or the new one; the next run ends it."""
     whole = Path(shutil.copytree(sources / "elasticdl", tmp_path / "whole"))
     old = tree(whole)
     reshard_version(f"{whole}@7", 3)
