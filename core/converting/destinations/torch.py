@@ -178,19 +178,23 @@ class ToTorch(Destination):
     def _check_alike(self) -> None:
         """Raise UnsupportedError for what differs from rank to rank, and is to be written for others."""
         for group, files in self.saved.items():
-            paths = [
-                {*(one.path for one in f.contents.tensors), *(one.path for one in f.contents.values)}
-                for f in files.values()
-            ]
-            for path in sorted(set().union(*paths)):
+            paths_of_ranks: list[set[Path]] = []
+            for file in files.values():
+                parts = (*file.contents.tensors, *file.contents.values)
+                paths_of_ranks.append({part.path for part in parts})
+            for path in sorted(set().union(*paths_of_ranks)):
                 title = titled(self.prefixes[group], path, group.rpartition("/")[2])
-                own = [f"{title}{OF_RANK}{rank}" for rank in files]
-                kept = title in self.variables or title in self._items
-                differs = next((name for name in own if name in self.variables or name in self._items), "")
-                if differs or (kept and any(path not in some for some in paths)):
-                    message = f"{differs or title!r} differs from rank to rank: no rule says what other ranks have"
+                names_of_ranks = [f"{title}{OF_RANK}{rank}" for rank in files]
+                differing = next((name for name in names_of_ranks if self._goes_out(name)), "")
+                is_in_all = all(path in paths for paths in paths_of_ranks)
+                if differing or (self._goes_out(title) and not is_in_all):
+                    message = f"{differing or title!r} differs from rank to rank: no rule says what other ranks have"
                     way = "leave it out: edit --drop NAME --output LOCATION; or export --format dcp"
                     raise UnsupportedError(message, path=self.source.version.ref, hint=way)
+
+    def _goes_out(self, name: str) -> bool:
+        """Say whether a tensor or an item of the source goes out."""
+        return name in self.variables or name in self._items
 
     def _drafted(self, group: str, file: NewFile) -> _Draft:
         """Return what changes in a file."""

@@ -54,20 +54,18 @@ def read_torch(reader: RangeReader, key: str | None, take_notes: TakeNotes) -> I
 
 def _place_of(contents: FileContents, key: str, path: str) -> tuple[str, ...]:
     """Return the path of the dict at a dotted key; a key may have dots of its own. Errors as `read_torch`."""
-    paths = [
-        *(t.path for t in contents.tensors),
-        *(v.path for v in contents.values),
-        *(u.path for u in contents.unread),
-    ]
+    paths = [part.path for part in (*contents.tensors, *contents.values, *contents.unread)]
     above: tuple[str, ...] = ()
     while key:
-        there = dict.fromkeys(p[len(above)] for p in paths if p[: len(above)] == above and len(p) > len(above))
-        name = next((name for name in there if f"{key}.".startswith(f"{name}.")), None)
-        if name is None and there:
-            raise NotFoundError(f"no key {key!r}", path=path, hint=meant(key, there, "keys"))
+        depth = len(above)
+        keys = dict.fromkeys(below[depth] for below in paths if below[:depth] == above and len(below) > depth)
+        name = next((name for name in keys if f"{key}.".startswith(f"{name}.")), None)
+        if name is None and keys:
+            raise NotFoundError(f"no key {key!r}", path=path, hint=meant(key, keys, "keys"))
         if name is None:
             break
-        above, key = (*above, name), key[len(f"{name}.") :]
+        above = (*above, name)
+        key = key[len(f"{name}.") :]
     empty = {value.path for value in contents.values if value.scalars == 0}
     if (above in paths or () in paths) and above not in empty:
         raise UnsupportedError(f"expected a dict of tensors, got {_kind_of(contents, above)}", path=path)
@@ -87,19 +85,23 @@ def _check_flat(contents: FileContents, above: tuple[str, ...], key: str, path: 
             unread.error.path = unread.error.path or path
             unread.error.message = f"{'.'.join(unread.path[depth:])!r}: {unread.error.message}"
             raise unread.error
+    tensors = [tensor.path[depth:] for tensor in contents.tensors if tensor.path[:depth] == above]
+    dicts_of_tensors = [names[0] for names in tensors if len(names) > 1]
     kinds: dict[str, str] = {}
-    nested = [t.path[depth] for t in contents.tensors if t.path[:depth] == above and len(t.path) > depth + 1]
+    """What each key has that has no tensor."""
     for value in contents.values:
         if value.path[:depth] == above and len(value.path) > depth:
             is_scalar = len(value.path) == depth + 1 and value.scalars is None
             kinds[value.path[depth]] = "a value" if is_scalar else "a dict or a list"
-    kinds |= dict.fromkeys(nested, "a dict")
+    kinds |= dict.fromkeys(dicts_of_tensors, "a dict")
     if not kinds:
         return
-    deeper = [name for name, kind in kinds.items() if kind != "a value"]
-    inner = ".".join([*filter(None, [key]), *(nested or deeper)[:1]])
-    every = dict.fromkeys([*kinds, *(t.path[depth] for t in contents.tensors if t.path[:depth] == above)])
-    hint = f"try: --key {inner}; keys there: {abridged(every, 8)}" if deeper else None
+    hint = None
+    containers = [name for name, kind in kinds.items() if kind != "a value"]
+    if containers:
+        inner = (dicts_of_tensors or containers)[0]
+        keys = dict.fromkeys([*kinds, *(names[0] for names in tensors)])
+        hint = f"try: --key {f'{key}.{inner}' if key else inner}; keys there: {abridged(keys, 8)}"
     name, kind = next(iter(kinds.items()))
     raise UnsupportedError(f"{name!r} is {kind}, not a tensor", path=path, hint=hint)
 
