@@ -312,20 +312,7 @@ def assign_names(source: ArraySource) -> NamedArrays:
         return matches
 
     renamed = new_names(names.rename.items(), matching)
-    parts = {name: [table[key] for key in ("ids", "vectors")] for name, table in sections.items()}
-    named = [ids for ids, _ in parts.values() if ids != ROWS] + [vectors for _, vectors in parts.values()]
-    for name in named:
-        if name not in source.arrays:
-            raise _no_array(source, name)
-    tables = [
-        ImportedTable(
-            renamed.get(name, name),
-            row_numbers(source.arrays[vectors]) if ids == ROWS else source.arrays[ids],
-            source.arrays[vectors],
-            str(sections[name].get("initializer", "uniform")),
-        )
-        for name, (ids, vectors) in sorted(parts.items())
-    ]
+    tables = _imported_tables(source, sections, renamed)
     if len({table.name for table in tables}) != len(tables):
         raise UsageError("two tables would have the same name", path=source.path)
     for table in tables:
@@ -337,6 +324,23 @@ def assign_names(source: ArraySource) -> NamedArrays:
         if array.name not in in_tables and variables.setdefault(name, array) is not array:
             raise UsageError(f"two arrays would be named {name!r}", path=source.path)
     return NamedArrays(variables, tuple(tables), source.location)
+
+
+def _imported_tables(
+    source: ArraySource, sections: Mapping[str, Mapping[str, Any]], renamed: Mapping[str, str]
+) -> list[ImportedTable]:
+    """Return the tables of a map; NotFoundError for an array that is named and is not there."""
+    for key in ("ids", "vectors"):
+        for section in sections.values():
+            if section[key] not in source.arrays and (key, section[key]) != ("ids", ROWS):
+                raise _no_array(source, section[key])
+    tables: list[ImportedTable] = []
+    for name, section in sorted(sections.items()):
+        vectors = source.arrays[section["vectors"]]
+        ids = row_numbers(vectors) if section["ids"] == ROWS else source.arrays[section["ids"]]
+        initializer = str(section.get("initializer", "uniform"))
+        tables.append(ImportedTable(renamed.get(name, name), ids, vectors, initializer))
+    return tables
 
 
 def _no_array(source: ArraySource, name: str) -> NotFoundError:
