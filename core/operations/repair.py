@@ -170,7 +170,8 @@ def repair_version(
             staying = {name: reader for name, reader in both.ours.items() if name not in damaged}
             _check_mixture(version, {**both.others, **staying})
         replaced = _replacements(version, wanted, damaged, both)
-        fingerprint = "" if doubt else _expected_fingerprint(trust, source if damaged else None, content)
+        taken_from = source if damaged else None
+        fingerprint = "" if doubt else _expected_fingerprint(trust, taken_from, content)
         if replaced and not dry_run:
             lock = stack.enter_context(
                 location_lock(version.location, "repair", wait_seconds=wait_seconds, reporter=reporter)
