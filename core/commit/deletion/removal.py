@@ -201,30 +201,46 @@ def _remove_batch(store: ObjectStore, batch: Sequence[_Doomed], known: Known) ->
 
 
 def _remove_files(store: ObjectStore, batch: Sequence[_Doomed]) -> None:
-    """Remove the files and the metadata of versions, step by step, as long as nothing has gone wrong with them."""
-    steps = (
-        {path: doomed for doomed in batch for path in doomed.first},
-        {path: doomed for doomed in batch for path in doomed.rest},
-        {file(doomed.number): doomed for doomed in batch for file in (version_file, seal_file)},
-    )
-    for number, files in enumerate(steps):
-        if number:
-            prove_lock(store.location)
-        wanted = [path for path, doomed in files.items() if doomed.error is None]
-        if number == len(steps) - 1:
-            wanted = _not_shared(store, batch, wanted)
-        for path, error in store.remove_each(wanted).items():
-            files[path].error = files[path].error or error
-    gone = [doomed for doomed in batch if doomed.error is None]
-    places: list[str] = []
-    for doomed in gone:
-        places += doomed.rest
-        places += [f"{folder}/-" for folder in doomed.folders]
-    folders = {str(folder) for path in places for folder in PurePosixPath(path).parents} - {"."}
-    folders |= {doomed.directory for doomed in gone if not doomed.loose}
+    """Remove the files and the metadata of versions, step by step, as long as nothing has gone wrong with them.
+
+    The lock is proved after each step.
+    """
+    first_files: dict[str, _Doomed] = {}
+    other_files: dict[str, _Doomed] = {}
+    metadata: dict[str, _Doomed] = {}
+    for doomed in batch:
+        first_files |= dict.fromkeys(doomed.first, doomed)
+        other_files |= dict.fromkeys(doomed.rest, doomed)
+        metadata |= dict.fromkeys((version_file(doomed.number), seal_file(doomed.number)), doomed)
+    _remove_each(store, first_files, list(first_files))
+    prove_lock(store.location)
+    _remove_each(store, other_files, list(other_files))
+    prove_lock(store.location)
+    of_removed = [path for path, doomed in metadata.items() if doomed.error is None]
+    _remove_each(store, metadata, _not_shared(store, batch, of_removed))
+    folders = _empty_folders([doomed for doomed in batch if doomed.error is None])
     if folders:
         store.remove_directories(folders)
     prove_lock(store.location)
+
+
+def _remove_each(store: ObjectStore, owners: Mapping[str, _Doomed], paths: Iterable[str]) -> None:
+    """Remove files of versions with which nothing has gone wrong; a version keeps the first error of its files."""
+    wanted = [path for path in paths if owners[path].error is None]
+    for path, error in store.remove_each(wanted).items():
+        owners[path].error = owners[path].error or error
+
+
+def _empty_folders(removed: Iterable[_Doomed]) -> set[str]:
+    """Return the directories of removed versions, and those that their files were in."""
+    folders: set[str] = set()
+    for doomed in removed:
+        paths = [*doomed.rest, *(f"{folder}/-" for folder in doomed.folders)]
+        for path in paths:
+            folders.update(map(str, PurePosixPath(path).parents))
+        if not doomed.loose:
+            folders.add(doomed.directory)
+    return folders - {"."}
 
 
 def _not_shared(store: ObjectStore, batch: Sequence[_Doomed], files: Sequence[str]) -> list[str]:
