@@ -154,7 +154,7 @@ def _list_once(
     unnumbered, versions = read_uuid_metadata(store, bare.versions, entries)
     state = [entry for entry in entries if entry.relative.startswith(f"{STATE_DIR}/")]
     metadata = listed_metadata(store, state, known)
-    unknown = next((e.fault for e in entries if e.relative in {STATE_DIR, META_DIR} and e.fault), None)
+    state_fault = next((e.fault for e in entries if e.relative in {STATE_DIR, META_DIR} and e.fault), None)
     noted = {noted_version(entry.name) for entry in state if entry.parent == NOTES_DIR} - metadata.sealed
     versions = tuple(with_mixture(store, v) if v.version in noted else v for v in versions)
     problems = [*_unreadable(versions, entries), *ownership.warnings(versions)]
@@ -164,7 +164,7 @@ def _list_once(
     if has_journal(state):
         problems.append(_BEGUN.format(store.location, command("recover", str(store.location))))
     problems += (f"{version.ref}: {version.mixture}" for version in versions if version.mixture)
-    described = with_metadata(store, versions, metadata, unknown, seals=seals)
+    described = with_metadata(store, versions, metadata, state_fault, seals=seals)
     verified = VerdictFiles(store).of(described, [entry.name for entry in state if entry.parent == META_DIR])
     judged = with_doubts(
         verified,
@@ -176,11 +176,11 @@ def _list_once(
         store.location,
         judged,
         bare.foreign,
-        metadata.modes,
-        tuple(problems),
-        tuple(_interrupted_copies(store, state)),
-        tuple(_interrupted_moves(store, state)),
-        unknown.error() if unknown else metadata.fault,
+        modes=metadata.modes,
+        problems=tuple(problems),
+        interrupted_copies=tuple(_interrupted_copies(store, state)),
+        interrupted_moves=tuple(_interrupted_moves(store, state)),
+        modes_fault=state_fault.error() if state_fault else metadata.fault,
         record=bare.record,
         bound=seen.bound,
     )
