@@ -180,13 +180,14 @@ class ToTorch(Destination):
         for group, files in self.saved.items():
             paths_of_ranks: list[set[Path]] = []
             for file in files.values():
-                parts = (*file.contents.tensors, *file.contents.values)
-                paths_of_ranks.append({part.path for part in parts})
+                paths = {tensor.path for tensor in file.contents.tensors}
+                paths.update(value.path for value in file.contents.values)
+                paths_of_ranks.append(paths)
             for path in sorted(set().union(*paths_of_ranks)):
                 title = titled(self.prefixes[group], path, group.rpartition("/")[2])
                 names_of_ranks = [f"{title}{OF_RANK}{rank}" for rank in files]
                 differing = next((name for name in names_of_ranks if self._goes_out(name)), "")
-                is_in_all = all(path in paths for paths in paths_of_ranks)
+                is_in_all = all(path in of_rank for of_rank in paths_of_ranks)
                 if differing or (self._goes_out(title) and not is_in_all):
                     message = f"{differing or title!r} differs from rank to rank: no rule says what other ranks have"
                     way = "leave it out: edit --drop NAME --output LOCATION; or export --format dcp"

@@ -54,7 +54,9 @@ def read_torch(reader: RangeReader, key: str | None, take_notes: TakeNotes) -> I
 
 def _place_of(contents: FileContents, key: str, path: str) -> tuple[str, ...]:
     """Return the path of the dict at a dotted key; a key may have dots of its own. Errors as `read_torch`."""
-    paths = [part.path for part in (*contents.tensors, *contents.values, *contents.unread)]
+    paths = [tensor.path for tensor in contents.tensors]
+    paths += [value.path for value in contents.values]
+    paths += [unread.path for unread in contents.unread]
     above: tuple[str, ...] = ()
     while key:
         depth = len(above)
