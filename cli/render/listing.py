@@ -230,12 +230,7 @@ def warnings(listing: Listing) -> Iterator[str]:
             f"{listing.location}: an interrupted copy of version {number} is waiting: the same copy resumes it;"
             f" to discard it: {words.command('recover', '--drop-copies', str(listing.location))}"
         )
-    for move in listing.interrupted_moves:
-        room = words.size(move.size_bytes)
-        yield (
-            f"{listing.location}: an interrupted {move.work} of version {move.version} takes {room}: the same command"
-            f" resumes it; to discard it: {words.command('recover', '--drop-copies', str(listing.location))}"
-        )
+    yield from (move.notice(listing.location) for move in listing.interrupted_moves)
     for version in listing.versions:
         if version.seal_warning:
             yield f"{version.ref}: {version.seal_warning}"

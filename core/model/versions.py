@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, overload
 from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
 from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.base.notebook import Shown
-from edl_ckpt.core.base.words import abridged, counted, describe, escaped, missing_shards, size
+from edl_ckpt.core.base.words import abridged, command, counted, describe, escaped, missing_shards, size
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.verdicts import Verdict
 from edl_ckpt.core.storage.faults import Fault
@@ -590,6 +590,12 @@ class InterruptedMove(NamedTuple):
     work: str
     size_bytes: int
     """The room that its files take."""
+
+    def notice(self, location: Location) -> str:
+        """Return what is to be said of it at its location, with both ways on."""
+        what = f"{location}: an interrupted {self.work} of version {self.version} takes {size(self.size_bytes)}"
+        drop = command("recover", "--drop-copies", str(location))
+        return f"{what}: the same command resumes it; to discard it: {drop}"
 
 
 @dataclass(frozen=True, slots=True)

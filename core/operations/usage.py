@@ -31,7 +31,10 @@ class LocationUsage:
     trash: tuple[DirectoryUsage, ...]
     """Deletions that can be undone; `prune --purge` frees them."""
     staging: tuple[DirectoryUsage, ...]
-    """What commands are writing, or left when they were killed; `recover` frees the latter."""
+    """What commands are writing, or left when they were killed; `recover` frees the latter.
+
+    What can resume stays, unless copies are dropped.
+    """
     state_bytes: int
     """Metadata, seals, notes of servers and locks."""
     other_bytes: int

@@ -247,7 +247,7 @@ def plan_listed(
     return replace(
         plan,
         locations=tuple(listing.location for listing in listings),
-        warnings=(*plan.warnings, *_of_determined(listings), *_named(listings)),
+        warnings=(*plan.warnings, *_of_determined(listings), *_named(listings), *_interrupted(listings)),
         unread=bool(errors) or any(listing.unread for listing in listings),
     )
 
@@ -274,6 +274,12 @@ def _named(listings: Iterable[Listing]) -> Iterator[str]:
         names = [escaped(v.name) for v in listing.versions if v.is_named and not v.uuid]
         if names:
             yield f"{listing.location}: no rule takes versions without a number of their own: {abridged(names, 4)}"
+
+
+def _interrupted(listings: Iterable[Listing]) -> Iterator[str]:
+    """Yield a warning for each interrupted move: its files take the room of a version, and no rule takes them."""
+    for listing in listings:
+        yield from (move.notice(listing.location) for move in listing.interrupted_moves)
 
 
 def _is_only_named(reason: str) -> bool:

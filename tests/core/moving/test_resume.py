@@ -17,13 +17,18 @@ import pytest
 from checkpoints import at, drop_seal
 from edl_ckpt.core import (
     Changes,
+    Latest,
+    Policy,
     Table,
     WriteResult,
     convert_version,
+    execute_copy,
     export_version,
     import_arrays,
     list_versions,
     location_lock,
+    plan_copy,
+    plan_prune,
     recover,
     reshard_version,
     save_checkpoint,
@@ -35,10 +40,13 @@ from edl_ckpt.core.base.words import size
 from edl_ckpt.core.commit.progress import Progress
 from edl_ckpt.core.commit.repair.survey import unfinished_work
 from edl_ckpt.core.moving import legs, settings, write
+from edl_ckpt.core.operations.usage import measure_usage
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.storage.beneath import Directory
 from elasticdl_rules import leftovers
 from forked import run_forked
+from program import inside
+from s3_fixtures import Bucket
 from system_runs import tree
 
 Move = Callable[[Path], WriteResult]
@@ -376,6 +384,26 @@ def test_an_error_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: pytest.
     assert leftovers(out) == []
 
 
+def test_a_source_on_s3(run: Path, tmp_path: Path, s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects are known by their ETags, so a move whose source gave no answer for a while goes on."""
+    out, real, moved = tmp_path / "out", legs.Legs.move, [0]
+
+    def silent(self: legs.Legs, task: Any) -> None:
+        moved[0] += 1
+        if moved[0] > 14:
+            raise UnavailableError("no answer", path=s3.url)
+        real(self, task)
+
+    execute_copy(plan_copy([at(run, 7)], s3.url))
+    with monkeypatch.context() as patched:
+        patched.setattr(legs.Legs, "move", silent)
+        with pytest.raises(UnavailableError):
+            reshard_version(f"{s3.url}@7", 3, output=out, workers=2)
+    assert reshard_version(f"{s3.url}@7", 3, output=out).resumed_bytes > 0
+    assert verify_version(at(out, 7), level="deep").findings == ()
+    assert leftovers(out) == []
+
+
 @pytest.mark.parametrize("whose", ["source", "target"])
 def test_a_storage_without_an_answer(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str) -> None:
     """A source that gives no answer for a while costs nothing; a target that does may have lost something."""
@@ -414,7 +442,7 @@ def test_a_signal(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pi
     assert bool(reshard(run, out, workers=1).resumed_bytes) is waits
 
 
-def test_what_waits_is_shown_and_dropped(run: Path, tmp_path: Path) -> None:
+def test_what_waits_is_shown_and_dropped(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`list` and `recover` name an interrupted move with its size; `--drop-copies` discards it."""
     out = tmp_path / "out"
     killed(lambda: reshard(run, out), 18)
@@ -424,6 +452,10 @@ def test_what_waits_is_shown_and_dropped(run: Path, tmp_path: Path) -> None:
     assert list_versions(out).problems == ()
     words = f"an interrupted reshard of version 7 ({size(waiting.size_bytes)})"
     assert unfinished_work(out).moves == (words,)
+    notice = f"{out}: {words.replace(' (', ' takes ').replace(')', '')}: the same command resumes it; to discard it: "
+    assert [text for text in plan_prune([out], Policy((Latest(1),))).warnings if text.startswith(notice)]
+    assert inside(capsys, "list", out)["locations"][0]["interrupted_moves"] == [waiting._asdict()]
+    assert [one.size_bytes >= waiting.size_bytes for one in measure_usage(out).staging] == [True]
     assert recover(out).kept == (f"{words} resumes when the same command is run again",)
     assert recover(out, drop_copies=True).done == (f"discarded the{words[2:]}",)
     assert list_versions(out).interrupted_moves == ()
