@@ -42,10 +42,11 @@ from edl_ckpt.core.catalog.single_file import named_file
 from edl_ckpt.core.catalog.strangers import stranger
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS, Settling
 from edl_ckpt.core.catalog.uuids import read_uuid_metadata, with_uuid
-from edl_ckpt.core.model.versions import DAMAGED, UNNUMBERED, CheckpointRef, InterruptedMove, Listing, State, Version
+from edl_ckpt.core.model.versions import DAMAGED, CheckpointRef, InterruptedMove, Listing, State, Version
 from edl_ckpt.core.sources.elasticdl.loader import mistaken_for_newer
 from edl_ckpt.core.sources.registry import is_own_name, version_named
 from edl_ckpt.core.state.index import Known
+from edl_ckpt.core.state.interrupted import move_in
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import read_document
 from edl_ckpt.core.state.metric_modes import mode_of
@@ -210,12 +211,9 @@ def _interrupted_moves(store: Store, state: Sequence[Entry]) -> Iterator[Interru
     for entry in state:
         if entry.name == INTERRUPTED and entry.parent not in begun and _is_left(store, entry):
             with suppress(EdlCkptError):
-                document = read_document(store, entry.relative) or {}
-                sizes, number = document.get("new"), document.get("version")
-                if isinstance(sizes, dict) and isinstance(number, int):
-                    key = str(document.get("directory")) if number == UNNUMBERED else number
-                    size_bytes = sum(size for size in sizes.values() if isinstance(size, int))
-                    yield InterruptedMove(key, str(document.get("work")), size_bytes)
+                move = move_in(read_document(store, entry.relative) or {})
+                if move is not None:
+                    yield move
 
 
 def _is_left(store: Store, journal: Entry) -> bool:

@@ -12,7 +12,8 @@ from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.commit.interface import NewVersion
 from edl_ckpt.core.commit.journal import Journal, parse_journal
 from edl_ckpt.core.commit.publish.staging import remove_stage
-from edl_ckpt.core.state.document import MAX_SUMS_BYTES
+from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
+from edl_ckpt.core.state.interrupted import move_in
 from edl_ckpt.core.state.paths import INTERRUPTED, JOURNAL, STAGE_DIR, is_damaged, is_resumable
 from edl_ckpt.core.state.stage_owner import has_our_owner, if_abandoned, is_stage_name
 from edl_ckpt.core.storage.beneath import Directory
@@ -23,9 +24,10 @@ def interrupted_move(stage: Directory) -> Journal | None:
     try:
         data = stage.read(INTERRUPTED, MAX_SUMS_BYTES)
         found = parse_journal(data, stage.join(INTERRUPTED)) if data else None
+        is_sound = data is not None and move_in(parse_document(data, INTERRUPTED, limit=MAX_SUMS_BYTES)) is not None
     except (EdlCkptError, ValueError):
         return None
-    if found is None or not found.source or stage.stat(JOURNAL) is not None:
+    if found is None or not is_sound or not found.source or stage.stat(JOURNAL) is not None:
         return None
     return found if stage.is_directory(found.directory) else None
 

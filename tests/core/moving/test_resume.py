@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import shutil
@@ -460,6 +461,47 @@ def test_what_waits_is_shown_and_dropped(run: Path, tmp_path: Path, capsys: pyte
     assert recover(out, drop_copies=True).done == (f"discarded the{words[2:]}",)
     assert list_versions(out).interrupted_moves == ()
     assert leftovers(out) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"work": "\x1b[2Jwiped"},
+        {"work": 7},
+        {"new": {"a": -1}},
+        {"new": {"a": 10**400}},
+        {"new": {"../a": 1}},
+        {"directory": "../elsewhere"},
+        {"version": "7"},
+        {"source": ""},
+        {"schema": "edl-ckpt/journal/9"},
+    ],
+)
+def test_a_hostile_description(run: Path, tmp_path: Path, wrong: dict[str, Any]) -> None:
+    """A description that no edl-ckpt has written is believed by none: the directory is removed as abandoned."""
+    out = tmp_path / "out"
+    killed(lambda: reshard(run, out), 18)
+    path = stage_of(out) / "interrupted.json"
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **wrong}), "utf-8")
+    list_versions(out)
+    assert unfinished_work(out).moves == ()
+    assert reshard(run, out).resumed_bytes == 0
+    assert leftovers(out) == []
+
+
+@pytest.mark.parametrize("name", ["interrupted.json", "progress", "version-7/variables-0-of-3.ckpt"])
+def test_a_link(run: Path, tmp_path: Path, name: str) -> None:
+    """A link in the place of a file that waits leads to nothing that is read, or written."""
+    out, victim = tmp_path / "out", tmp_path / "victim"
+    killed(lambda: reshard(run, out), 18)
+    path = stage_of(out) / name
+    path.rename(victim)
+    path.symlink_to(victim)
+    before = victim.read_bytes()
+    assert reshard(run, out).resumed_bytes == 0
+    assert victim.read_bytes() == before
+    assert leftovers(out) == []
+    assert verify_version(at(out, 7), level="deep").findings == ()
 
 
 def test_a_small_move_notes_nothing(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
