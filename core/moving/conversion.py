@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import starmap
 from typing import Final
 
 import numpy as np
@@ -36,6 +37,7 @@ from edl_ckpt.core.moving.meaning import Meaning
 from edl_ckpt.core.moving.move import Mover
 from edl_ckpt.core.moving.plan import MovePlan, StretchRoute, routes_of
 from edl_ckpt.core.moving.run import Moved
+from edl_ckpt.core.moving.sealed import SealedBytes, sealed_framing
 from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.moving.sorted_rows import move_sorted
 from edl_ckpt.core.moving.source_proof import VersionProof
@@ -214,11 +216,10 @@ class Conversion(MovePlan):
         return SummedValues(destination.checksum, found)
 
     @property
-    def fixed_framing(self) -> Iterator[tuple[int, int, bytes]]:
-        """Yield values that are computed, and all other framing where it has no checksums."""
-        yield from self.destination.computed
-        if not self.destination.checksum:
-            yield from self.destination.literals({})
+    def fixed_framing(self) -> Iterator[SealedBytes]:
+        """Yield values that are computed, too."""
+        yield from starmap(SealedBytes, self.destination.computed)
+        yield from sealed_framing(self.destination)
 
     @property
     def checked_values(self) -> Iterator[tuple[int, int, int]]:

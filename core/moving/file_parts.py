@@ -3,10 +3,11 @@
 A file has the parts that its upload has by itself, so any process may send any of them. What stands in a part decides
 who sends it:
 
-* Bytes of variables, and framing that needs no value: some parts are a task, which reads just these bytes.
+* Bytes of variables, and framing: some parts are a task, which reads just these bytes. It fills in checksums of values
+  that begin shortly before, and reads all of these.
 * Rows and ids that come in the order of the source: the stretches of a block are read by the task that sends the parts
   that are whole with them. What it needs of stretches before its block it reads again, as far as there are such rows.
-* Anything else, as checksums of values and tables that are sorted: this process sends the part.
+* Anything else, as checksums of large tensors and tables that are sorted: this process sends the part.
 
 A task counts the stretches of its block, and of variables the bytes from one whole unit of their sums to another, so
 each value is counted once, however often it is read.
@@ -34,6 +35,7 @@ from edl_ckpt.core.moving.extents import Span
 from edl_ckpt.core.moving.goal import FileGoal
 from edl_ckpt.core.moving.parts import WORKER_PART_BYTES, DenseBytes, MoveTask, SummedBytes, TaskRead
 from edl_ckpt.core.moving.plan import MovePlan
+from edl_ckpt.core.moving.sealed import SealedBytes
 from edl_ckpt.core.storage.parts import least_part
 
 _MOST_RESULT_BYTES: Final = 16 * RESULT_BYTES
@@ -45,6 +47,8 @@ _TIMES: Final = 8
 _MOST_PARTS: Final = 1024
 _WAIT: Final = 4
 """How many times the bytes of a block are those of the parts that it leaves incomplete: these are read again."""
+_EXACT_BYTES: Final = 32 << 20
+"""The least bytes of a task of variables: it reads up to half of that again for a checksum in its first part."""
 _OWN_BYTES: Final = 64 << 20
 """The bytes of parts that a thread of this process fills at a time."""
 
@@ -101,6 +105,10 @@ class _Content(ABC):
     def add_to(self, needed: _Needed, low: int, high: int) -> None:
         """Add what must be read for [low, high) of the file, which is inside."""
 
+    def add_uncounted(self, needed: _Needed, low: int, high: int) -> None:
+        """Add it where it is only summed."""
+        self.add_to(needed, low, high)
+
 
 @dataclass(frozen=True, slots=True)
 class _VariableBytes(_Content):
@@ -114,6 +122,11 @@ class _VariableBytes(_Content):
         """Add just these bytes."""
         shift = self.at - self.start
         needed.add_dense(self.name, low + shift, high + shift, self.counted_from)
+
+    def add_uncounted(self, needed: _Needed, low: int, high: int) -> None:
+        """Add just these bytes, which are counted elsewhere."""
+        shift = self.at - self.start
+        needed.add_dense(self.name, low + shift, high + shift, high + shift)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +169,8 @@ class _File:
     size_bytes: int
     part_bytes: int
     contents: list[_Content] = field(default_factory=list)
-    fixed: list[tuple[int, bytes]] = field(default_factory=list)
-    """Framing that needs no value, by its offsets."""
+    framing: list[SealedBytes] = field(default_factory=list)
+    """What tasks write of it: checksums in it are of few bytes right before."""
     summed: list[Span] = field(default_factory=list)
     """The values that have a checksum in the framing."""
 
@@ -171,14 +184,14 @@ class _File:
     def sort(self) -> None:
         """Order what was added."""
         self.contents.sort(key=attrgetter("start"))
-        self.fixed.sort()
+        self.framing.sort(key=attrgetter("offset"))
         self.summed.sort()
 
     @cached_property
     def is_own(self) -> npt.NDArray[np.bool_]:
         """The parts that this process sends: bool [parts]."""
         spans = [(content.start, content.end) for content in self.contents]
-        spans += [(at, at + len(data)) for at, data in self.fixed]
+        spans += [(some.offset, some.end) for some in self.framing]
         known = np.array(sorted(spans), np.int64).reshape(-1, 2)
         edges = np.minimum(np.arange(self.parts + 1) * self.part_bytes, self.size_bytes)
         covered = np.diff(_bytes_below(known, edges))
@@ -199,15 +212,28 @@ class _File:
             if low < high:
                 yield content, low, high
 
-    def fixed_in(self, span: Span) -> Iterator[tuple[int, int, bytes]]:
-        """Yield (file, offset, bytes) of the framing in a part of the file."""
-        first = max(bisect_right(self.fixed, (span.start,)) - 1, 0)
-        for at, data in self.fixed[first:]:
-            if at >= span.end:
+    def framing_in(self, span: Span) -> Iterator[SealedBytes]:
+        """Yield the framing in a part of the file: that with checksums whole, other one as far as it is there."""
+        first = max(bisect_right(self.framing, span.start, key=attrgetter("offset")) - 1, 0)
+        for some in self.framing[first:]:
+            if some.offset >= span.end:
                 return
-            low, high = max(at, span.start), min(at + len(data), span.end)
-            if low < high:
-                yield self.number, low, data[low - at : high - at]
+            low, high = max(some.offset, span.start), min(some.end, span.end)
+            if low < high and some.sums:
+                yield some
+            elif low < high:
+                yield SealedBytes(self.number, low, some.data[low - some.offset : high - some.offset])
+
+    def add_framing(self, some: SealedBytes) -> None:
+        """Add framing, after `sort`, if a task can know its checksums: of variables that begin shortly before it."""
+        near = all(some.offset - _EXACT_BYTES // 2 <= value.start for _, value in some.sums)
+        if near and all(self._is_of_variables(value) for _, value in some.sums):
+            self.framing.append(some)
+
+    def _is_of_variables(self, span: Span) -> bool:
+        inside = [(content, low, high) for content, low, high in self.inside(span)]
+        size_bytes = sum(high - low for _, low, high in inside)
+        return size_bytes == span.end - span.start and all(isinstance(one, _VariableBytes) for one, _, _ in inside)
 
     def summed_in(self, span: Span) -> Iterator[SummedBytes]:
         """Yield the values with checksums that have bytes in a part of the file."""
@@ -254,10 +280,12 @@ class FileParts:
             self._add_table(name)
         for variable in plan.survey.variables:
             self._add_variable(variable.name, variable.size_bytes)
-        for file, offset, data in plan.fixed_framing:
-            self._files[file].fixed.append((offset, data))
         for file, offset, size_bytes in plan.checked_values:
             self._files[file].summed.append(Span(offset, offset + size_bytes))
+        for of_all in self._files:
+            of_all.sort()
+        for some in plan.fixed_framing:
+            self._files[some.file].add_framing(some)
         for of_all in self._files:
             of_all.sort()
 
@@ -334,7 +362,7 @@ class FileParts:
     def tasks(self) -> Iterator[MoveTask[int]]:
         """Yield the tasks of other processes: they send all parts but those of this one, and count all stretches."""
         exact = (run for file in self._files for run in _runs(file, ~file.is_own & (file.last < 0)))
-        for runs in _together(exact, self._task_bytes):
+        for runs in _together(exact, max(self._task_bytes, _EXACT_BYTES)):
             yield self._task(runs)
         ends = self._block_ends()
         parts: list[list[PartRun]] = [[] for _ in ends]
@@ -368,8 +396,9 @@ class FileParts:
     def own_tasks(self) -> Iterator[MoveTask[int]]:
         """Yield what this process reads for its own parts; nothing where only framing, or sorted rows, stand there."""
         exact = (run for file in self._files for run in _runs(file, file.is_own & (file.last < 0)))
-        some = [self._task(runs) for runs in _together(exact, _OWN_BYTES)]
-        some.append(self._task([run for file in self._files for run in _runs(file, file.is_own & (file.last >= 0))]))
+        some = [self._task(runs, seals=False) for runs in _together(exact, _OWN_BYTES)]
+        rows = [run for file in self._files for run in _runs(file, file.is_own & (file.last >= 0))]
+        some.append(self._task(rows, seals=False))
         some.append(MoveTask(self._counted_only()))
         return (task for task in some if task.dense or task.again or task.reads)
 
@@ -401,11 +430,21 @@ class FileParts:
                 total = 0
         return ends
 
-    def _task(self, runs: Sequence[PartRun], counted: Iterable[int] = ()) -> MoveTask[int]:
-        """Return the task that sends some parts, and counts some stretches by their places."""
-        needed, between, summed = _Needed(counted), list[tuple[int, int, bytes]](), list[SummedBytes]()
+    def _task(self, runs: Sequence[PartRun], counted: Iterable[int] = (), *, seals: bool = True) -> MoveTask[int]:
+        """Return the task that sends some parts, and counts some stretches by their places.
+
+        Unless it `seals` them, another one writes their framing.
+        """
+        needed, between, summed = _Needed(counted), list[SealedBytes](), list[SummedBytes]()
+        sealed: dict[SummedBytes, None] = {}
         for run in runs:
-            between += run.file.fixed_in(run.span)
+            of_run = list(run.file.framing_in(run.span)) if seals else []
+            between += of_run
+            for value in (value for some in of_run for _, value in some.sums):
+                if value.start < run.span.start:
+                    sealed[SummedBytes(run.file.number, value.start, value.end - value.start)] = None
+                    for content, low, high in run.file.inside(value):
+                        content.add_uncounted(needed, low, high)
             summed += run.file.summed_in(run.span)
             for content, low, high in run.file.inside(run.span):
                 content.add_to(needed, low, high)
@@ -415,7 +454,8 @@ class FileParts:
             for place, values in sorted(needed.stretches.items())
         ]
         extents = tuple(run.extent for run in runs)
-        return MoveTask(dense, tuple(reads), extents, tuple(again), tuple(between), tuple(dict.fromkeys(summed)))
+        sums = tuple(dict.fromkeys(summed)), tuple(sealed)
+        return MoveTask(dense, tuple(reads), extents, tuple(again), tuple(between), *sums)
 
     def _dense_reads(self, needed: _Needed) -> tuple[tuple[DenseBytes, ...], list[DenseBytes]]:
         """Return the bytes of variables that a task counts, and those that it only writes, both by whole units."""

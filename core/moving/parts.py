@@ -27,6 +27,7 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.moving.input import PieceCounts
 from edl_ckpt.core.moving.plan import ShardPlan
+from edl_ckpt.core.moving.sealed import SealedBytes
 from edl_ckpt.core.storage.parts import least_part
 
 WORKER_PART_BYTES: Final = 192 << 20
@@ -75,10 +76,12 @@ class MoveTask(NamedTuple, Generic[Rows]):
     extents: tuple[Extent, ...] = ()
     again: tuple[DenseBytes, ...] = ()
     """What it reads of variables, and another task counts."""
-    between: tuple[tuple[int, int, bytes], ...] = ()
-    """The (file, offset, bytes) of framing in its parts that only the planner knows."""
+    between: tuple[SealedBytes, ...] = ()
+    """The framing in its parts that only the planner knows, in the order of the files and offsets."""
     summed: tuple[SummedBytes, ...] = ()
     """The values whose checksums it answers, as far as they are in its parts."""
+    sealed: tuple[SummedBytes, ...] = ()
+    """Of the values with checksums in its framing, those that are not whole in its parts: it reads all of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from edl_ckpt.core.moving.framing import Framing, ShardFraming
 from edl_ckpt.core.moving.goal import Goal, ShardGoal
 from edl_ckpt.core.moving.input import Input, SparsePair, SparsePairs, Stretch
 from edl_ckpt.core.moving.meaning import Meaning
+from edl_ckpt.core.moving.sealed import SealedBytes
 from edl_ckpt.core.moving.sums import SummedValues
 from edl_ckpt.core.moving.survey import SourceSurvey
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
@@ -158,8 +159,8 @@ class MovePlan(ABC):
         return SummedValues()
 
     @property
-    def fixed_framing(self) -> Iterable[tuple[int, int, bytes]]:
-        """Return the (file, offset, bytes) of the framing that is known before any value moves."""
+    def fixed_framing(self) -> Iterable[SealedBytes]:
+        """Return the framing that is known before any value moves, but for checksums of values of the same file."""
         return ()
 
     @property

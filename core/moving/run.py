@@ -181,7 +181,7 @@ class Move:
         """Return a planned task with its stretches in place of their numbers."""
         named = ((self._plan.stretch(rows) if isinstance(rows, int) else rows, *how) for rows, *how in task.reads)
         reads = tuple(starmap(TaskRead[Stretch], named))
-        return MoveTask(task.dense, reads, task.extents, task.again, task.between, task.summed)
+        return MoveTask(task.dense, reads, task.extents, task.again, task.between, task.summed, task.sealed)
 
     def _pieces(self, mover: Mover) -> Iterator[Movable]:
         """Yield small tables, then each file from front to back, few files at a time: few parts are open."""

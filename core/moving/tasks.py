@@ -19,7 +19,8 @@ from edl_ckpt.core.moving.extents import ExtentSinks, spans_of
 from edl_ckpt.core.moving.goal import Goal, cuts_in
 from edl_ckpt.core.moving.input import Input, Stretch
 from edl_ckpt.core.moving.move import Mover, MoveTerms
-from edl_ckpt.core.moving.parts import DenseBytes, MoveTask
+from edl_ckpt.core.moving.parts import DenseBytes, MoveTask, SummedBytes
+from edl_ckpt.core.moving.sealed import SealedBytes
 from edl_ckpt.core.moving.sums import SummedSinks
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.storage.interface import Sinks
@@ -50,15 +51,21 @@ def move_task(
         crcs, row_crcs = {}, {(file, offset): Crc32(terms.sums.checksum) for file, offset, _ in task.summed}
     with targets.opened(numbers, task.extents, opened.memory) as files:
         sinks: Sinks = files
+        waiting, whole = list[SealedBytes](), dict[tuple[int, int], Crc32]()
         if sends_parts:
-            sinks = _sinks_of_parts(files, task, row_crcs)
+            whole = {(file, offset): Crc32(terms.sums.checksum) for file, offset, _ in task.sealed}
+            sinks = _sinks_of_parts(files, task, row_crcs, whole)
+            waiting = [some for some in task.between if some.sums]
         elif row_crcs and task.reads:
             sinks = SummedSinks(files, row_crcs, terms.sums.rows)
         for extent in task.extents:
             files[extent.target].write_between(goal.between(extent))
-        for number, of_file in groupby(task.between, key=itemgetter(0)):
-            files[number].write_between((offset, data) for _, offset, data in of_file)
+        known = (some for some in task.between if not some.sums)
+        for number, of_file in groupby(known, key=itemgetter(0)):
+            files[number].write_between((some.offset, some.data) for some in of_file)
         first = move_reads(opened.source, task, sinks, terms, Counted(advance), crcs)
+        for some in waiting:
+            sinks[some.file].write(some.offset, some.filled({**row_crcs, **whole}))
     for crc in row_crcs.values():
         crc.join()
     done = {place: crc.pieces for place, crc in {**crcs, **row_crcs}.items() if crc.size_bytes}
@@ -89,12 +96,26 @@ def move_reads(
     return first
 
 
-def _sinks_of_parts(files: Sinks, task: MoveTask[Stretch], crcs: Mapping[tuple[int, int], Crc32]) -> Sinks:
-    """Return the files of a task that sends parts: they take only the bytes of these, and sum each of them once."""
+def _sinks_of_parts(
+    files: Sinks,
+    task: MoveTask[Stretch],
+    crcs: Mapping[tuple[int, int], Crc32],
+    whole: Mapping[tuple[int, int], Crc32],
+) -> Sinks:
+    """Return the files of a task that sends parts: they take only the bytes of these, and sum each of them once.
+
+    `whole` are the checksums of values that are summed before bytes are dropped.
+    """
+    taken = ExtentSinks(SummedSinks(files, crcs, _sizes_of(task.summed)), spans_of(task.extents))
+    return SummedSinks(taken, whole, _sizes_of(task.sealed)) if whole else taken
+
+
+def _sizes_of(values: Iterable[SummedBytes]) -> dict[int, dict[int, int]]:
+    """Return the bytes of values by their files and offsets."""
     sizes: dict[int, dict[int, int]] = {}
-    for file, offset, size in task.summed:
+    for file, offset, size in values:
         sizes.setdefault(file, {})[offset] = size
-    return ExtentSinks(SummedSinks(files, crcs, sizes), spans_of(task.extents))
+    return sizes
 
 
 def _cuts_of(task: MoveTask[Stretch], goal: Goal) -> list[Cut]:

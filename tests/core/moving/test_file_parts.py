@@ -69,7 +69,7 @@ def check_parts(plan: Conversion, executor: Any, least_bytes: int) -> list[MoveT
     assert counted == Counter(plan.order)
     dense = sorted((d.name, d.start, d.start + d.size) for task in [*tasks, *own] for d in task.dense)
     for variable in plan.survey.variables:
-        spans = [span for name, *span in dense if name == variable.name]
+        spans = [(start, end) for name, start, end in dense if name == variable.name]
         assert [low for low, _ in spans] == [0, *(high for _, high in spans[:-1])]
         assert spans[-1][1] == variable.size_bytes
     return tasks
@@ -111,6 +111,19 @@ def test_a_table_in_groups_of_one_file(tmp_path: Path, monkeypatch: pytest.Monke
         without = [task for task in check_parts(plan, workers(10_000, room=False), 1000) if task.reads]
     assert (len(with_disks), len(without)) == (4, 15)
     assert all(len(task.reads) == len(plan.order) for task in with_disks)
+
+
+def test_checksums_of_tensors_are_filled_in_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that begins inside a tensor reads all of it for the checksum behind it; only longer ones are left."""
+    with planned(SYSTEMS / "dcp/everything", 3, "dcp") as plan:
+        monkeypatch.setattr("edl_ckpt.core.moving.file_parts._EXACT_BYTES", 8000)
+        tasks = check_parts(plan, workers(1), 1000)
+        assert any(task.sealed for task in tasks)
+        sent = sum(extent.edges[-1] - extent.edges[0] for task in tasks for extent in task.extents)
+        monkeypatch.setattr("edl_ckpt.core.moving.file_parts._EXACT_BYTES", 1)
+        fewer = check_parts(plan, workers(1), 1000)
+        assert not any(task.sealed for task in fewer)
+        assert sent > sum(extent.edges[-1] - extent.edges[0] for task in fewer for extent in task.extents)
 
 
 def test_parts_of_many_small_variables_are_not_sent_by_workers(tmp_path: Path) -> None:
