@@ -31,8 +31,9 @@ from edl_ckpt.core.model.shapes import check_dimensions
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.moving.file_framing import FileFraming
+from edl_ckpt.core.moving.file_values import cast_to
 from edl_ckpt.core.moving.goal import FileGoal, Rule, TableRules
-from edl_ckpt.core.moving.input import Input, cast_to
+from edl_ckpt.core.moving.input import Input
 from edl_ckpt.core.moving.meaning import Meaning
 from edl_ckpt.core.moving.move import Mover
 from edl_ckpt.core.moving.plan import MovePlan, StretchRoute, routes_of

@@ -32,8 +32,9 @@ from edl_ckpt.core.kernel import bulk, routing
 from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.kernel.routing import Part
 from edl_ckpt.core.moving.extents import taken_of_matrix, taken_rows
+from edl_ckpt.core.moving.file_values import Cast, FileRows, FileValues, read_bytes
 from edl_ckpt.core.moving.goal import ID_BYTES, Goal, Rule, ShardGoal, TableSinks, cuts_in
-from edl_ckpt.core.moving.input import Cast, FileRows, FileValues, Input, Stretch, read_bytes
+from edl_ckpt.core.moving.input import Input, Stretch
 from edl_ckpt.core.moving.meaning import Meaning
 from edl_ckpt.core.moving.parts import DenseBytes
 from edl_ckpt.core.moving.settings import ReshardSettings

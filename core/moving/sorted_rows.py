@@ -9,7 +9,7 @@ import numpy as np
 
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.converting.changes import OutTable
-from edl_ckpt.core.moving.input import cast_to
+from edl_ckpt.core.moving.file_values import cast_to
 from edl_ckpt.core.moving.move import Mover
 from edl_ckpt.core.reading.blocks import IdPiece
 from edl_ckpt.core.reading.pieces import count_rows, ids_at

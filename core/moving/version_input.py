@@ -22,18 +22,8 @@ from edl_ckpt.core.converting.changes import Outgoing, OutTable
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import PART_NUMBERS, Part, tally_parts
 from edl_ckpt.core.model.tables import Encoding, Extent, ShardIndex, TableEntry
-from edl_ckpt.core.moving.input import (
-    FileRows,
-    FileValues,
-    FilteredRows,
-    Input,
-    InputFacts,
-    PieceCounts,
-    SmallParts,
-    SurveyedTable,
-    cast_to,
-    generations_of,
-)
+from edl_ckpt.core.moving.file_values import FileRows, FileValues, SmallParts, cast_to
+from edl_ckpt.core.moving.input import FilteredRows, Input, InputFacts, PieceCounts, SurveyedTable, generations_of
 from edl_ckpt.core.moving.source_proof import VersionProof
 from edl_ckpt.core.proof.duplicates import check_unique
 from edl_ckpt.core.proof.fingerprint import value_bytes

@@ -29,15 +29,8 @@ from edl_ckpt.core.converting.changes import LeftOut
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.tables import TableInfo
-from edl_ckpt.core.moving.input import (
-    FileRows,
-    FileValues,
-    Input,
-    InputFacts,
-    SurveyedTable,
-    generations_of,
-    read_bytes,
-)
+from edl_ckpt.core.moving.file_values import FileRows, FileValues, read_bytes
+from edl_ckpt.core.moving.input import Input, InputFacts, SurveyedTable, generations_of
 from edl_ckpt.core.moving.plan import ShardPlan, lay_out_survey
 from edl_ckpt.core.moving.result import WriteResult
 from edl_ckpt.core.moving.settings import ReshardSettings, settings_for
