@@ -391,8 +391,12 @@ class ShardPage(SearchPage):
 
 def _entry_cells(entry: TableEntry | DenseEntry) -> list[Any]:
     if isinstance(entry, DenseEntry):
-        kind, rows, shape = "variable", "", words.shape(entry.shape)
+        kind = "variable"
+        rows = ""
+        shape = words.shape(entry.shape)
     else:
-        kind, rows, shape = "table", text.count(entry.rows), str(entry.dim)
+        kind = "table"
+        rows = text.count(entry.rows)
+        shape = str(entry.dim)
     dtype, size = entry.dtype.name if entry.dtype else "-", words.size(entry.size_bytes)
     return [Cell(entry.name, "bold"), kind, rows, dtype, shape, size, text.count(entry.offset)]

@@ -96,7 +96,9 @@ def export_command(
     if digests:
         _check_digests(digests, goal)
     out.streams = goal.local_path is not None and is_stream(goal.local_path)
-    tables, variables, rows = tuple(table or ()), tuple(variable or ()), _rows(dense_rows)
+    tables = tuple(table or ())
+    variables = tuple(variable or ())
+    rows = _rows(dense_rows)
     if map_template:
         _show(out, write_map(version, goal, force=force))
         return

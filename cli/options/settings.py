@@ -84,7 +84,9 @@ def _of_command(command: Any, context: Any, name: str, configured: Configured) -
         flag = next(flag for flag in parameter.opts if flag.startswith("--")).lstrip("-")
         source = _SOURCES.get(context.get_parameter_source(parameter.name).name, "default")
         value = context.params.get(parameter.name)
-        variable, origin, fault = str(parameter.envvar), "", None
+        variable = str(parameter.envvar)
+        origin = ""
+        fault = None
         if source == "environment":
             origin, fault = variable, _fault(parameter, context, parameter.value_from_envvar(context))
             value = os.environ[variable] if fault else value

@@ -357,7 +357,9 @@ def _options_of(command: str) -> Mapping[str, Any]:
 
 def _sorted_out(typed: Sequence[str], known: Mapping[str, Any]) -> tuple[list[str], list[str]] | None:
     """Return words and options of a line, the options as a command has them; None for one that it cannot have."""
-    words, options, rest = list[str](), list[str](), list(typed)
+    words = list[str]()
+    options = list[str]()
+    rest = list(typed)
     while rest:
         word = rest.pop(0)
         if not word.startswith("-") or word == "-":

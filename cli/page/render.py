@@ -169,7 +169,9 @@ def _version_row(report: LocationReport, version: Version) -> list[Any]:
     if version.seal_fault:
         sealed = {"kind": "bad", "text": "does not match"}
     tags = ", ".join(map(escaped, version.tags))
-    saved, size, note = when(version.modified), words.size(version.size_bytes), escaped(version.note)
+    saved = when(version.modified)
+    size = words.size(version.size_bytes)
+    note = escaped(version.note)
     return [str(version.key), saved, state, size, shards, tags, note, sealed, why]
 
 

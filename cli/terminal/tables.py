@@ -278,7 +278,9 @@ def _widths(
 
     The third says which columns are plain.
     """
-    wants, leasts, is_plain = {}, {}, {}
+    wants = {}
+    leasts = {}
+    is_plain = {}
     for c, column in enumerate(columns):
         title = cell_width(column.heading)
         cells = [row[c] for row in rows]

@@ -73,7 +73,10 @@ def packed(measured: Iterable[tuple[Some, int, str, int]], task_bytes: int) -> I
         is_full = total + size > task_bytes or len(some) >= _MOST_PIECES
         if some and (is_full or sum((results | own).values()) > RESULT_BYTES):
             yield tuple(some)
-            some, results, total, own = [], {}, 0, {of or 0: result}
+            some = []
+            results = {}
+            total = 0
+            own = {of or 0: result}
         some.append(piece)
         results |= own
         total += size

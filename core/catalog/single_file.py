@@ -68,7 +68,9 @@ def file_version(location: Location) -> Version | None:
         stat = store.stat(name)
         if stat is None:
             return None
-        path, size, modified = store.path(name), stat.size_bytes, stat.modified
+        path = store.path(name)
+        size = stat.size_bytes
+        modified = stat.modified
     else:
         check_input(path)
         if not _is_file(path):

@@ -216,7 +216,9 @@ def outgoing(checkpoint: Checkpoint, changes: Changes, *, meaning: Checkpoint | 
     Raises NotFoundError for a name or a glob that matches nothing, UsageError for two of one name, for a dtype that
     values cannot have and for a condition that cannot be read.
     """
-    slots, tables, variables = (meaning or checkpoint).slots, checkpoint.table_names, _entry_names(checkpoint)
+    slots = (meaning or checkpoint).slots
+    tables = checkpoint.table_names
+    variables = _entry_names(checkpoint)
     kept = set(chosen_names(tables, changes.tables, changes.variables, "table", slots))
     kept.update(chosen_names(variables, changes.variables, changes.tables, "variable"))
     dropped = {name for glob in changes.drop for name in _named(glob, tables, variables, slots)}

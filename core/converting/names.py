@@ -95,9 +95,13 @@ def followed_name(companion: str, table: str, new_table: str) -> str:
         return new_table + companion.removeprefix(table)
     from difflib import SequenceMatcher  # most names begin with the table's
 
-    parts, old, new = companion.split("."), table.split("."), new_table.split(".")
+    parts = companion.split(".")
+    old = table.split(".")
+    new = new_table.split(".")
     run = SequenceMatcher(None, old, parts, autojunk=False).find_longest_match()
-    before, middle, after = parts, [], []
+    before = parts
+    middle = []
+    after = []
     if run.size > 1 and run.a + run.size == len(old):  # the end of the table's name is in that of the companion
         before, after = parts[: run.b], parts[run.b + run.size :]
         is_in_place = new[: run.a] == old[: run.a]

@@ -100,7 +100,9 @@ def taken_of_matrix(files: Sinks, cuts: Iterable[Cut], first_row: int, count: in
 
     The rows have the numbers from `first_row` on, and the slice those from 0 on.
     """
-    first, end, start = count, 0, first_row * row_bytes
+    first = count
+    end = 0
+    start = first_row * row_bytes
     for cut in cuts:
         low, high = max(cut.start, start), min(cut.end, start + count * row_bytes)
         shift = cut.offset - cut.start

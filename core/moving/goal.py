@@ -169,7 +169,9 @@ class ShardGoal:
     def between(self, extent: Extent) -> Iterator[tuple[int, bytes]]:
         """Yield what stands between values in an extent of a shard, but for that among small tables."""
         layouts, target = self.layouts, extent.target
-        begins, low, high = layouts.tables_at[:, target], extent.edges[0], extent.edges[-1]
+        begins = layouts.tables_at[:, target]
+        low = extent.edges[0]
+        high = extent.edges[-1]
         if low < begins[0]:
             yield from ((at, data) for at, data in layouts.front(target) if at < high and at + len(data) > low)
         first = max(int(np.searchsorted(begins, low, "right")) - 1, 0)

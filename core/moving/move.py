@@ -363,7 +363,9 @@ class Mover:
         `values_at`, int64 [to_ps], moves on. Rows are gathered in `gathered`, uint8 [bytes], before they are written.
         Raises what the reader and the files raise.
         """
-        reader, row_bytes, count = rows.file.reader, rows.file.row_bytes, len(rows.block.ids)
+        reader = rows.file.reader
+        row_bytes = rows.file.row_bytes
+        count = len(rows.block.ids)
         if count * row_bytes < DIRECT_BYTES or not (is_on_disk(reader) and routing.can_move_file_rows()):
             return False
         targets: dict[int, OnDisk] = {}

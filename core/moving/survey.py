@@ -137,7 +137,9 @@ def _count_stretches(
     counts, buckets = [], rules.buckets
     for stretch in task:
         rows, id_bytes = (np.zeros(buckets, np.int64) for _ in range(2))
-        rule, order, moved = rules.of(source.name_of(stretch)), NO_IDS, NO_IDS
+        rule = rules.of(source.name_of(stretch))
+        order = NO_IDS
+        moved = NO_IDS
         for piece in source.cut(stretch, piece_bytes):
             block = source.read_ids(piece)
             kept = source.kept(piece, block.ids)

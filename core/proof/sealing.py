@@ -380,7 +380,9 @@ class ChunkSums:
             self._compare(reader.path, offset, view)
         if reader.path not in self._files:
             return
-        chunks, whole, arriving = self._files[reader.path][1], self._whole[reader.path], self._arriving[reader.path]
+        chunks = self._files[reader.path][1]
+        whole = self._whole[reader.path]
+        arriving = self._arriving[reader.path]
         end = offset + len(view)
         some = self._among(reader.path, offset, end)
         bounds = slice(some.start, some.stop)

@@ -194,7 +194,9 @@ class _Pass(NamedTuple):
 
     def read_rows(self, place: IdPiece) -> npt.NDArray[np.int64]:
         """Read rows of a table; return how many odd values they have."""
-        row, end, checkpoint = place.first_row, place.first_row + place.rows, self.opened.checkpoint
+        row = place.first_row
+        end = place.first_row + place.rows
+        checkpoint = self.opened.checkpoint
         counts = np.zeros(3, np.int64)
         for cut in cut_piece(checkpoint, place, self.options.piece_bytes):
             ids = read_piece(checkpoint, cut, self.sums).ids

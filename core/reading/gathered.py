@@ -52,7 +52,9 @@ class GatheredReader(RangeReader):
                 break
             if low >= high:
                 continue
-            file, size, begin = self._files[box.extent.file], box.row_bytes, low - box.first
+            file = self._files[box.extent.file]
+            size = box.row_bytes
+            begin = low - box.first
             target = out[low - first : high - first, box.column : box.column + size]
             if box.steps:
                 target[:] = read_runs(file, _starts(box, np.arange(begin, high - box.first)), size)
@@ -82,7 +84,9 @@ class GatheredReader(RangeReader):
     def _order(self, first: int, end: int) -> I64:
         """Return the stored numbers of rows [first, end), int64 [n]; CorruptError for one that is out of range."""
         order, numbers = self._rows.order, np.arange(first, end, dtype=np.int64)
-        reader, at, size = self._files[self._rows.boxes[0].extent.file], self._rows.boxes[0].extent.start, 0
+        reader = self._files[self._rows.boxes[0].extent.file]
+        at = self._rows.boxes[0].extent.start
+        size = 0
         if order is not None:
             reader, size = self._files[order.file], order.encoding.itemsize
             at = order.start + first * size

@@ -80,7 +80,9 @@ def _variant_fault(data: bytes, item: DenseEntry, crc: int) -> str:
     The lengths count as numbers of 8 bytes. Source: `WriteVariantTensor` in
     tensorflow/core/util/tensor_bundle/tensor_bundle.cc.
     """
-    at, summed, message = 0, 0, "the variants have another crc32c than the index says"
+    at = 0
+    summed = 0
+    message = "the variants have another crc32c than the index says"
     try:
         for _ in range(min(math.prod(item.shape), len(data) + 1)):
             length, at = varint_at(data, at, len(data))

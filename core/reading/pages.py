@@ -74,7 +74,9 @@ class TablePages:
         CorruptError where ids and rows differ, or shards have rows of several dims.
         """
         end = min(first + count, len(self))
-        ids, vectors, shards = [np.empty(0, np.int64)], [], [np.empty(0, np.int64)]
+        ids = [np.empty(0, np.int64)]
+        vectors = []
+        shards = [np.empty(0, np.int64)]
         with self._lock:
             at = max(first, 0)
             while at < end:

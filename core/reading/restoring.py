@@ -107,7 +107,9 @@ def _dtypes_in_others(version: Version, own: Sequence[ShardFile], names: Collect
     found: dict[str, DType] = {}
     others, count = [file for file in version.shards if file not in own], 1
     while others and len(found) < len(names):
-        some, others, count = others[:count], others[count:], 2 * count
+        some = others[:count]
+        others = others[count:]
+        count = 2 * count
         with open_checkpoint(replace(version, shards=tuple(some)), partial=True) as checkpoint:
             for name in (name for name in names if checkpoint.has_table(name)):
                 if (dtype := checkpoint.table_dtype(name)) is not None:

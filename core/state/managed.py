@@ -40,7 +40,9 @@ def read_managed(store: Store) -> Managed | None:
     document = read_document(store, _PATH)
     if document is None:
         return None
-    saved, latest, last = document.get("saved"), document.get("latest"), document.get("last_preserved")
+    saved = document.get("saved")
+    latest = document.get("latest")
+    last = document.get("last_preserved")
     good = isinstance(saved, list) and all(
         isinstance(entry, dict) and _is_number(entry.get("version")) and _is_time(entry.get("time")) for entry in saved
     )

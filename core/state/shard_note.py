@@ -165,7 +165,9 @@ def read_note(store: Store, version: int, name: NoteName) -> ShardNote | None:
 
 def _parsed(head: bytes, sums: memoryview, path: str, name: NoteName) -> ShardNote:
     document = parse_document(head, path, limit=MAX_SUMS_BYTES)
-    schema, run, older = document["schema"], str(document["run"]), tuple(map(str, document.get("older", ())))
+    schema = document["schema"]
+    run = str(document["run"])
+    older = tuple(map(str, document.get("older", ())))
     if schema not in {NOTE_SCHEMA, _WITHOUT_DIGEST} or run_digest(run, older) != name.run:
         raise ValueError(f"not {NOTE_SCHEMA}, or of another run than its name says")
     if schema == NOTE_SCHEMA and not head.endswith(_ending(head[:-_ENDING_BYTES], [sums])):

@@ -97,7 +97,9 @@ def tasks_of(targets: SharedTargets | None, shard: int, chunks: Sequence[Chunk],
         if chunk.end - at >= task_bytes or last - first >= TASK_CHUNKS or last == len(chunks):
             yield Carried(shard, first, tuple(chunks[first:last]), (Extent(shard, tuple(edges), number),))
             number += len(edges) - 1
-            at, first, edges = chunk.end, last, [chunk.end]
+            at = chunk.end
+            first = last
+            edges = [chunk.end]
 
 
 def carry_task(

@@ -76,7 +76,9 @@ def names_of(table: str) -> dict[str, str]:
 
 def _table_arrays(checkpoint: Checkpoint, name: str) -> Iterator[ArrayData]:
     """Yield the ids and the rows of a table, those of all shards one after the other."""
-    keys, values, path = [], [], checkpoint.version.path
+    keys = []
+    values = []
+    path = checkpoint.version.path
     for shard, entry in checkpoint.entries(name):
         dtype = entry.dtype or entry.empty_dtype or DTYPES["float32"]
         shape = (entry.rows, entry.dim or entry.empty_dim)

@@ -185,7 +185,9 @@ class Survey:
         workers = REMOTE_WORKERS if any(v.location.local_path is None for v in unknown) else 1
         self._listed_together = _trees_together(unknown)
         found = list(run_parallel(self._listed, unknown, workers))
-        held, unlisted, foreign = dict(facts.held), dict(facts.unlisted), dict(facts.foreign)
+        held = dict(facts.held)
+        unlisted = dict(facts.unlisted)
+        foreign = dict(facts.foreign)
         for version, content in zip(unknown, found, strict=True):
             if isinstance(content, EdlCkptError):
                 unlisted[version.path] = content.message

@@ -327,7 +327,9 @@ def _bounded(summary: CheckpointSummary, limits: ReportLimits) -> CheckpointSumm
 
 def _beyond(report: LocationReport, newest: CheckpointSummary | None, metrics: int, *, values: bool) -> Iterator[str]:
     """Yield what the limits of a report leave out, in words."""
-    limits, shown, opened = report.limits, len(report.versions), len(report.opened)
+    limits = report.limits
+    shown = len(report.versions)
+    opened = len(report.opened)
     if shown < report.total_versions:
         yield (
             f"{counted(report.total_versions - shown, 'older version')}: the newest {limits.versions} are shown, and"
@@ -471,7 +473,9 @@ def _table_drift(name: str, a: str, b: str, before: RowSample, after: RowSample)
     ids, other = before.ids[mine], after.ids[theirs]
     _, left, right = np.intersect1d(ids, other, assume_unique=True, return_indices=True)
     x, y = before.vectors[mine][left], after.vectors[theirs][right]
-    sums, changed, comparable = DifferenceSums(), len(left), x.shape == y.shape
+    sums = DifferenceSums()
+    changed = len(left)
+    comparable = x.shape == y.shape
     if comparable:
         changed = int(np.count_nonzero(compare(x, y, 0.0, sums).differ.any(axis=1)))
     added, removed = len(other) - len(right), len(ids) - len(left)
@@ -480,7 +484,9 @@ def _table_drift(name: str, a: str, b: str, before: RowSample, after: RowSample)
 
 
 def _variable_drift(name: str, a: str, b: str, before: Elements, after: Elements) -> Drift:
-    sums, changed, sampled = DifferenceSums(), 0, 0
+    sums = DifferenceSums()
+    changed = 0
+    sampled = 0
     comparable = [len(x) for x in before] == [len(y) for y in after]  # else the dtype has another size
     for x, y in zip(before, after, strict=False) if comparable else ():
         changed += int(np.count_nonzero(compare(x, y, 0.0, sums).differ))

@@ -21,7 +21,9 @@ def check_against(
         return None
     variables = found.variables if found else {}
     tables = found.tables if found else {}
-    differing, missing, equal = [], [], 0
+    differing = []
+    missing = []
+    equal = 0
     pairs = ((wanted.variables, variables, tables), (wanted.tables, tables, variables))
     for digests, own, other_kind in pairs:
         for name, digest in digests.items():

@@ -47,7 +47,9 @@ def check_headers(version: Version, checkpoint: Checkpoint, report: Report) -> N
     own = ((shard, problem) for shard in checkpoint.shards for problem in shard.problems)
     across = (found for found in source_of(version).check(version, checkpoint.shards) if found[1].code != "lost-info")
     for shard, fault in chain(own, across):
-        file, name, offset = shard.file if shard else None, fault.subject, fault.offset
+        file = shard.file if shard else None
+        name = fault.subject
+        offset = fault.offset
         warning = fault.warning and not fault.unread
         report.add(
             fault.code, fault.message, shard=file, path=version.path, subject=name, offset=offset, warning=warning

@@ -68,7 +68,9 @@ def ids_of(
             yield from search.shared_ids(groups, total_rows)
         return
     for shard, entry in within:
-        part, file, width = extent or entry.values, shard.file, max(entry.row_bytes, 1)
+        part = extent or entry.values
+        file = shard.file
+        width = max(entry.row_bytes, 1)
         low, high = (part.start - entry.values.start) // width, -((entry.values.start - part.end) // width)
         for number, block in id_blocks(checkpoint, shard, entry):
             if code not in ODD:

@@ -162,7 +162,9 @@ def _tensor(value: bytes, shards: int, shapes: dict[bytes, tuple[int, ...]]) -> 
     numbers = {0x08: 0, 0x18: 0, 0x20: 0, 0x28: 0}
     shape: tuple[int, ...] = ()
     slices: list[Slice] = []
-    position, end, crc32c = 0, len(value), 0
+    position = 0
+    end = len(value)
+    crc32c = 0
     while position < end:
         begin, tag = position, value[position]
         if tag == 0x35:  # the only one whose value is no varint

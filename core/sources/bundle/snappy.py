@@ -25,7 +25,9 @@ def decompressed(data: bytes) -> bytes:
     out = bytearray()
     while position < len(data):
         tag = data[position]
-        kind, length, position = tag & 3, (tag >> 2) + 1, position + 1
+        kind = tag & 3
+        length = (tag >> 2) + 1
+        position = position + 1
         more = kind or max(length - 60, 0)  # bytes of the offset, or of the length of bytes as they are
         more = 4 if kind == 3 else more
         number = int.from_bytes(data[position : position + more], "little")

@@ -170,7 +170,9 @@ class _Tokens:
         return values
 
     def _unescaped(self, quoted: str) -> bytes:
-        text, out, start = quoted[1:-1], bytearray(), 0
+        text = quoted[1:-1]
+        out = bytearray()
+        start = 0
         for escape in _ESCAPE.finditer(text):
             out += text[start : escape.start()].encode()
             start = escape.end()

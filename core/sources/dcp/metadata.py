@@ -94,7 +94,9 @@ def marked_variables(root: object) -> frozenset[str]:
 def _place_of(info: object) -> tuple[str, int, int]:
     """Return (path, start, end) of an item."""
     stored = fields(info, "Item")
-    path, start, length = stored.get("relative_path"), stored.get("offset"), stored.get("length")
+    path = stored.get("relative_path")
+    start = stored.get("offset")
+    length = stored.get("length")
     if type(path) is not str or type(start) is not int or type(length) is not int or start < 0 or length < 0:
         raise CorruptError("the index has an item without a file, an offset or a length")
     if stored.get("transform_descriptors"):

@@ -116,7 +116,10 @@ def _are_ids(role: _Role) -> bool:
 
 def _live(part: BoxValues) -> int:
     """Return how many ids are before the padding, by a search of the sorted ids."""
-    reader, first, low, high = part.stored_in.reader, part.values.first, 0, part.piece.sizes[0]
+    reader = part.stored_in.reader
+    first = part.values.first
+    low = 0
+    high = part.piece.sizes[0]
     assert reader is not None  # noqa: S101 - it has read the item
     while high - low > _READ_IDS:
         middle = (low + high) // 2

@@ -524,7 +524,9 @@ def _is_pair(ids: FileTensor, vectors: _OpenTensor | None) -> bool:
 
 def _add_table(name: str, ids: _OpenTensor, vectors: _OpenTensor) -> None:
     """Add the rows of a table to the shard that has its vectors."""
-    shard, (rows, dim), stored = vectors.file.shard, vectors.stored.shape, ids.stored
+    shard = vectors.file.shard
+    rows, dim = vectors.stored.shape
+    stored = ids.stored
     run = shard.id_run(ids.file.file, stored.start, stored.end, _ENCODINGS[stored.tag], rows)
     begin = min(vectors.stored.start, run.start if run.file == vectors.extent.file else vectors.stored.start)
     placement, dtype = Placement.NONE, vectors.stored.dtype

@@ -213,7 +213,9 @@ def add_tables(
         message = f"{base_name(path)} {fault}"
         content.fail(file.shard, CorruptError(message, code="truncated", path=file.file.path, offset=offset))
     for table in tables:
-        rule, dims, owner = placement(table), table.dims, companion_of(table, tables)
+        rule = placement(table)
+        dims = table.dims
+        owner = companion_of(table, tables)
         for ps_id, part in table.parts.items():
             for column in table.columns if IDS in part else ():
                 if column in part:
@@ -241,7 +243,9 @@ def _add_rows(
     ids, values = (content.files[table.parts[ps_id][which].path] for which in (IDS, column))
     if ids.reader is None or values.reader is None:
         return
-    rows, dtype, name = table.rows(ps_id), DTYPES[column.dtype], table.name + column.suffix
+    rows = table.rows(ps_id)
+    dtype = DTYPES[column.dtype]
+    name = table.name + column.suffix
     companion_of, slot = (table.name, column.slot) if column.slot else owner
     values.shard.infos.append(TableInfo(name, dim, "", companion_of=companion_of, slot=slot))
     extent = Extent(0, values.file.size_bytes, file=values.number)
@@ -261,7 +265,9 @@ def rule_of(content: Content, table: RawTable, rules: Iterable[Placement]) -> Pl
 
     if table.ps_num != content.version.ps_num:
         return Placement.NONE
-    wrong, sampled, seen = dict.fromkeys(rules, 0), 0, 0
+    wrong = dict.fromkeys(rules, 0)
+    sampled = 0
+    seen = 0
     for ps_id in sorted(table.parts):
         count = min(table.rows(ps_id), _SAMPLED_IDS)
         reader = content.files[table.parts[ps_id][IDS].path].reader if count else None

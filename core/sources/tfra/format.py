@@ -46,8 +46,13 @@ def file_named(path: str) -> RawName | None:
     match = _FILE.fullmatch(path) if "_mht_" in path else None
     if match is None:
         return None
-    folder, variable, kind = match[1] or "", match[2], match[7]
-    number, count, rank, size = int(match[3]), int(match[4]), int(match[5] or 0), int(match[6] or 1)
+    folder = match[1] or ""
+    variable = match[2]
+    kind = match[7]
+    number = int(match[3])
+    count = int(match[4])
+    rank = int(match[5] or 0)
+    size = int(match[6] or 1)
     if not 1 <= number <= count or rank >= size:
         return None
     column = IDS if kind == "keys" else VALUES

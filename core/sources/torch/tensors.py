@@ -85,7 +85,9 @@ def stored_tensor(storage: Any, args: Sequence[Any]) -> StoredTensor:
     if type(dtype) is not str or type(key) is not str or dtype not in TENSOR_DTYPES:
         raise CorruptError("its pickle names no dtype of ours")
     itemsize = TENSOR_DTYPES[dtype].itemsize
-    (length, first), shape, steps = whole_numbers((length, args[0])), whole_numbers(args[1]), whole_numbers(args[2])
+    length, first = whole_numbers((length, args[0]))
+    shape = whole_numbers(args[1])
+    steps = whole_numbers(args[2])
     if len(shape) != len(steps):
         raise CorruptError("its pickle has strides for other dimensions than those of its shape")
     last = first + sum((size - 1) * step for size, step in zip(shape, steps, strict=True))

@@ -131,7 +131,9 @@ def _share(data: Mapping[str, Value], rank: Value) -> Share | None:
 
 
 def _placement(described: Mapping[str, Value]) -> Placement:
-    kind, dim, factor = described.get("type"), described.get("dim"), described.get("split_factor", 1)
+    kind = described.get("type")
+    dim = described.get("dim")
+    factor = described.get("split_factor", 1)
     if kind == "Replicate":
         return Placement(None)
     if kind in {"Shard", "StridedShard", "_StridedShard"} and type(dim) is int and type(factor) is int:

@@ -52,7 +52,9 @@ class ClusterExport:
 
     def write(self, write: WritePart, target: PartsTarget) -> None:
         """Let the workers write all files."""
-        reader, content, paths = self.reader, self.content, [file.path for file in self.files]
+        reader = self.reader
+        content = self.content
+        paths = [file.path for file in self.files]
         parts = list(run_parallel(target.part, paths, min(_REQUESTS, len(paths))))
         if parts[0].is_temporary:
             self.cluster.check_temporary(2 * self.file_bytes, len(paths))  # the file, and what it is sorted in

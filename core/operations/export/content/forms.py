@@ -98,6 +98,8 @@ class ContentForms:
 
     def pair(self, name: str) -> list[Tensor]:
         """Return the ids and the vectors of a table; of a matrix of the source that alone."""
-        rows, (ids, vectors), (dtype, dim) = self.ids[name].rows, self.keys(name), self.form(name)
+        rows = self.ids[name].rows
+        ids, vectors = self.keys(name)
+        dtype, dim = self.form(name)
         tensors = [] if ids == ROWS else [Tensor(ids, _INT64, (rows,))]
         return [*tensors, Tensor(vectors, dtype, (rows, dim))]

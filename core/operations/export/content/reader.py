@@ -160,7 +160,9 @@ class ContentReader:
 
     def _fill_table(self, name: str, ids: Place | RowNumbers, vectors: Place) -> None:
         """Write a table's ids and rows, read them back, and compare the sums of both."""
-        table, written, (dtype, dim) = self._table(name), ContentSketch(), self.forms.form(name)
+        table = self._table(name)
+        written = ContentSketch()
+        dtype, dim = self.forms.form(name)
         width = dim * dtype.itemsize
         step = max(_VIEW_BYTES // max(width, 8), 1)
         with ids.opened() as id_place, vectors.opened() as row_place:

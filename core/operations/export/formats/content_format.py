@@ -152,7 +152,9 @@ class ContentFormat(ExportFormat):
 
     def _check_variables(self, checkpoint: Checkpoint) -> None:
         """Note the items, which no format of arrays has; UnsupportedError for variables of a dtype that it lacks."""
-        selection, name, items = self.request.selection, self.traits.name, checkpoint.item_names
+        selection = self.request.selection
+        name = self.traits.name
+        items = checkpoint.item_names
         variables = checkpoint.variable_names
         for glob in selection.variables:
             asked = names_like(glob, items)

@@ -54,7 +54,9 @@ class SystemFormat(ExportFormat):
 
     @contextmanager
     def _planned(self) -> Iterator[tuple[Conversion, Trust, VersionInput]]:
-        request, chosen, names = self.request, self.request.selection, self.request.names or NameMap()
+        request = self.request
+        chosen = self.request.selection
+        names = self.request.names or NameMap()
         cast = (("*", chosen.dtype),) if chosen.dtype else ()
         rename = (*names.rename.items(), *request.rename)
         changes = Changes(chosen.tables, chosen.variables, rename, cast=cast)
