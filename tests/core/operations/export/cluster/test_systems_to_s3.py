@@ -10,7 +10,7 @@ import pytest
 
 from bucket_parts import killed_midway, nothing_is_left, with_parts
 from checkpoints import at, files_of, only
-from cluster_tasks import environment, killed_worker
+from cluster_tasks import environment, killed_worker, peak_bytes
 from edl_ckpt.core import (
     EdlCkptError,
     Table,
@@ -107,10 +107,11 @@ def test_few_bytes(s3: Bucket, tmp_path: Path, client: Any) -> None:
 def test_a_killed_worker(
     s3: Bucket, large: Path, tmp_path: Path, processes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that is killed when the first parts have arrived changes nothing of the result."""
+    """A process that is killed when the first parts have arrived changes nothing of the result; memory is bounded."""
     monkeypatch.setattr("edl_ckpt.core.cluster.executor.LEAST_TASK_BYTES", 1 << 20)
     with killed_worker(processes, monkeypatch, StagedObjects, "take"):
         same_export(s3, only(large), processes, tmp_path / "here", "tfra", ranks=2, selection=USERS)
+    assert max(processes.run(peak_bytes).values()) < 400 << 20
 
 
 def test_a_killed_command(s3: Bucket, large: Path, tmp_path: Path, processes: Any) -> None:
