@@ -104,6 +104,8 @@ class Forms:
         self._others: set[str] = set()
         self._without = without
         self._tables: dict[str, _TableForm] = {}
+        self._infos: tuple[TableInfo, ...] = ()
+        """Those of the shard that was added last."""
         for shard in shards:
             self.add(shard)
 
@@ -112,9 +114,11 @@ class Forms:
         for variable in shard.variables:
             if variable.name not in self._without:
                 self.add_variable(variable.name, variable.dtype, variable.shape)
-        for name, info in {info.name: info for info in shard.infos}.items():
-            form = self._form(name)
-            form.info = form.info or info
+        if shard.infos != self._infos:  # all shards of ElasticDL have the same
+            self._infos = shard.infos
+            for name, info in {info.name: info for info in shard.infos}.items():
+                form = self._form(name)
+                form.info = form.info or info
         for entry in shard.tables:
             self._add_rows(entry.name, entry.dim, entry.rows, entry.dtype.name if entry.dtype else "")
 

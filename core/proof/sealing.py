@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from edl_ckpt.core.base.columns import numbers_of
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.packing import near, together
@@ -521,10 +522,11 @@ def _between(
     extents = [variable.values for variable in shard.variables]
     extents += [table.values for table in shard.tables]
     extents += [run for table in shard.tables for run in table.ids if run.encoding not in _LEFT_OUT]
-    at = 0
-    for start, end in sorted([*others, *((each.start, each.end) for each in extents if each.file == file)]):
-        if at < start:
-            yield at, start
-        at = max(at, end)
-    if at < size_bytes:
-        yield at, size_bytes
+    of_file = numbers_of(extents, "file") == file
+    bounds = np.array([(0, 0), *others, (size_bytes, size_bytes)], np.int64)  # with the begin and the end of the file
+    starts = np.concatenate((bounds[:, 0], numbers_of(extents, "start")[of_file]))
+    ends = np.concatenate((bounds[:, 1], numbers_of(extents, "end")[of_file]))
+    order = np.argsort(starts, kind="stable")
+    starts, reached = starts[order], np.maximum.accumulate(ends[order])
+    gaps = np.flatnonzero(reached[:-1] < starts[1:])
+    yield from zip(reached[gaps].tolist(), starts[gaps + 1].tolist(), strict=True)

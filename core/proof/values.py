@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -260,9 +260,9 @@ class _Pass(NamedTuple):
 
         Raises CorruptError for one that has other ids than it must have.
         """
-        sizes = [routing.sketch_size(entry.row_bytes) for entry in bundle.entries]
-        added = np.zeros(sum(sizes), np.uint32)
-        parts = bundle.parts([end - size for end, size in zip(accumulate(sizes), sizes, strict=True)])
+        parts = bundle.parts()
+        last = routing.sketch_size(int(parts[-1, routing.Part.ROW_BYTES]))
+        added = np.zeros(int(parts[-1, routing.Part.SUMS]) + last, np.uint32)
         file, checkpoint = bundle.shard.file, self.opened.checkpoint
         owner = (file.ps_num, file.ps_id) if self.options.placed else ()
         data = read_bundle(checkpoint, bundle, self.sums)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from edl_ckpt.core.base.columns import numbers_of
 from edl_ckpt.core.base.packing import near
 from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.kernel.routing import PART_NUMBERS, Part, sketch_size
 from edl_ckpt.core.model.tables import ShardIndex, TableEntry
 from edl_ckpt.core.reading.blocks import Sums
 from edl_ckpt.core.reading.pieces import PIECE_BYTES, is_small
@@ -31,25 +33,22 @@ class Bundle:
     @property
     def value_bytes(self) -> int:
         """Return the bytes of all values."""
-        return sum(entry.values.end - entry.values.start for entry in self.entries)
+        values = [entry.values for entry in self.entries]
+        return int((numbers_of(values, "end") - numbers_of(values, "start")).sum())
 
-    def parts(self, sums: Sequence[int]) -> bulk.I64:
-        """Return the parts for `routing`, in the bytes of the bundle; `sums` is where their sketches begin."""
-        start = self.start
-        numbers = [
-            (
-                run.start - start,
-                run.end - run.start,
-                entry.rows,
-                0,
-                max(entry.values.start - start, 0),
-                entry.row_bytes,
-                at,
-            )
-            for entry, at in zip(self.entries, sums, strict=True)
-            for run in entry.ids
-        ]
-        return np.array(numbers, np.int64)
+    def parts(self) -> bulk.I64:
+        """Return the parts for `routing`, in the bytes of the bundle; their sketches follow each other."""
+        runs = [entry.ids[0] for entry in self.entries]
+        ids, row_bytes = numbers_of(runs, "start"), numbers_of(self.entries, "row_bytes")
+        sums = np.fromiter(map(sketch_size, row_bytes.tolist()), np.int64, len(runs))
+        parts = np.zeros((len(runs), PART_NUMBERS), np.int64)
+        parts[:, Part.IDS] = ids - self.start
+        parts[:, Part.ID_BYTES] = numbers_of(runs, "end") - ids
+        parts[:, Part.ROWS] = numbers_of(self.entries, "rows")
+        parts[:, Part.VALUES] = np.maximum(numbers_of(self.entries, "values.start") - self.start, 0)
+        parts[:, Part.ROW_BYTES] = row_bytes
+        parts[:, Part.SUMS] = np.cumsum(sums) - sums
+        return parts
 
 
 def bundles(checkpoint: Checkpoint, bundle_bytes: int = PIECE_BYTES, *, times: int = 1) -> Iterator[Bundle]:
