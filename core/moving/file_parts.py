@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -272,6 +272,8 @@ class FileParts:
         self._sizes = np.zeros(len(plan.order), np.int64)
         self._fills: list[dict[int, int]] = [{} for _ in plan.order]
         """Up to where a stretch fills each file that it goes to."""
+        self._room: dict[int, bool] = {}
+        """Whether workers have room for temporary files of so many bytes a task."""
         self._joint: set[int] = set()
         """The stretches after which no block ends: parts have rows of many of them."""
         self._nowhere: dict[str, list[Span]] = {}
@@ -385,13 +387,14 @@ class FileParts:
         wanted = max(_MOST_BYTES, block_bytes // _TIMES)
         return wanted if block_bytes <= in_memory or self._has_room(wanted) else in_memory
 
-    @cache  # noqa: B019 - the plan of one move
     def _has_room(self, size_bytes: int) -> bool:
-        try:
-            self._executor.check_temporary(size_bytes, self._executor.threads)
-        except UnsupportedError:
-            return False
-        return True
+        if size_bytes not in self._room:
+            try:
+                self._executor.check_temporary(size_bytes, self._executor.threads)
+                self._room[size_bytes] = True
+            except UnsupportedError:
+                self._room[size_bytes] = False
+        return self._room[size_bytes]
 
     def own_tasks(self) -> Iterator[MoveTask[int]]:
         """Yield what this process reads for its own parts; nothing where only framing, or sorted rows, stand there."""
