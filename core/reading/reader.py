@@ -41,7 +41,7 @@ from edl_ckpt.core.reading.gathered import GatheredReader
 from edl_ckpt.core.reading.names import called_names, slots_of, whole_name
 from edl_ckpt.core.reading.open_files import OpenFiles
 from edl_ckpt.core.reading.openings import Openings
-from edl_ckpt.core.reading.readers import KeptReader, keep, take_over
+from edl_ckpt.core.reading.kept_ids import KeptReader, keep, take_over
 from edl_ckpt.core.reading.stored_sums import StoredSums
 from edl_ckpt.core.reading.table import Part, PartLike, TableView
 from edl_ckpt.core.sources.interface import OnFault

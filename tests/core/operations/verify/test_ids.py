@@ -15,7 +15,7 @@ from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.errors import UnavailableError
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.proof import duplicates, id_pass, repeated_ids
-from edl_ckpt.core.reading import readers as kept_ids
+from edl_ckpt.core.reading import kept_ids
 from edl_ckpt.core.storage.local import LocalReader
 from places import GOLDEN
 

@@ -27,7 +27,7 @@ from edl_ckpt.core import (
 from edl_ckpt.core.base.errors import EdlCkptError, UnavailableError
 from edl_ckpt.core.operations.copy.execute import execute_copy
 from edl_ckpt.core.operations.copy.plan import plan_copy
-from edl_ckpt.core.reading.readers import KeptReader
+from edl_ckpt.core.reading.kept_ids import KeptReader
 from edl_ckpt.core.storage import Location
 from edl_ckpt.core.storage.s3 import client
 from s3_fixtures import Bucket, begun_now
