@@ -17,8 +17,8 @@ from typing import Final
 from edl_ckpt.core.base.patterns import LatePattern
 from edl_ckpt.core.base.words import abridged, escaped
 from edl_ckpt.core.model.versions import BEING_WRITTEN, State, Version
-from edl_ckpt.core.sources.companions import is_of_a_host, unaccounted
 from edl_ckpt.core.sources.safetensors.sets import INDEX, number_of
+from edl_ckpt.core.sources.side_files import is_of_a_host, unaccounted
 from edl_ckpt.core.state.paths import stored_key
 
 _ENDS: Final = {

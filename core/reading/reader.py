@@ -38,10 +38,10 @@ from edl_ckpt.core.model.tables import DenseEntry, Extent, LostShard, Problem, S
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.reading.blocks import in_numpy, read_elements
 from edl_ckpt.core.reading.gathered import GatheredReader
+from edl_ckpt.core.reading.kept_ids import KeptReader, keep, take_over
 from edl_ckpt.core.reading.names import called_names, slots_of, whole_name
 from edl_ckpt.core.reading.open_files import OpenFiles
 from edl_ckpt.core.reading.openings import Openings
-from edl_ckpt.core.reading.kept_ids import KeptReader, keep, take_over
 from edl_ckpt.core.reading.stored_sums import StoredSums
 from edl_ckpt.core.reading.table import Part, PartLike, TableView
 from edl_ckpt.core.sources.interface import OnFault

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.sources.companions import is_of_a_host
+from edl_ckpt.core.sources.side_files import is_of_a_host
 from edl_ckpt.core.storage import LocalStore, Location, ObjectStore
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import storage_errors

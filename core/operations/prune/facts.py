@@ -20,7 +20,7 @@ from edl_ckpt.core.catalog.pointers import Pointers
 from edl_ckpt.core.commit.deletion.holdings import Holdings, holdings, leads_to, leads_to_by_names, object_trees
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.prune.guards import Guards, Why
-from edl_ckpt.core.sources.companions import unaccounted
+from edl_ckpt.core.sources.side_files import unaccounted
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.interface import lists_marks
 from edl_ckpt.core.storage.links import Identity

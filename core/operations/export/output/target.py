@@ -33,8 +33,8 @@ from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
 from edl_ckpt.core.operations.export.output.places import OutputFile, flush_file
 from edl_ckpt.core.operations.export.output.shared import NewPart, SentUpload, SharedPart, WrittenFile
-from edl_ckpt.core.sources.companions import unaccounted
 from edl_ckpt.core.sources.registry import is_own_name, is_version_dir, version_named
+from edl_ckpt.core.sources.side_files import unaccounted
 from edl_ckpt.core.storage import Location, open_objects, open_store
 from edl_ckpt.core.storage.directories import remove_tree
 from edl_ckpt.core.storage.faults import storage_errors

@@ -21,7 +21,7 @@ from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.operations.prune.plan import PrunePlan
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.undo import undo
-from edl_ckpt.core.sources.companions import is_of_a_host
+from edl_ckpt.core.sources.side_files import is_of_a_host
 from edl_ckpt.core.state.index import content_digest
 from edl_ckpt.core.state.paths import (
     INDEX_FILE,
