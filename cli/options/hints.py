@@ -1,4 +1,4 @@
-"""What a person probably meant by a location that is not there, and where a wrong value came from."""
+"""Hints that only the command line knows: what was meant by a missing location, and where a wrong value came from."""
 
 from __future__ import annotations
 

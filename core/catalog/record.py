@@ -1,4 +1,4 @@
-"""What the files of a system say of its versions at a location: which is the newest, and their order.
+"""Records of other systems at a location: which version is the newest by them, and the order of versions.
 
 Of TensorFlow's versions the file `checkpoint` decides: `@latest` is what `tf.train.latest_checkpoint` returns, or there
 is none, with a reason

@@ -1,4 +1,4 @@
-"""What small files of a location say, remembered in one file in a directory of the user's own, never in the location.
+"""Digests of a location's small files, remembered in one file in a directory of the user's own, never in the location.
 
 A file of other code than this, with another checksum or of another kind counts as none, and one that cannot be written
 is no error.

@@ -1,4 +1,4 @@
-"""What small files of a listing say, remembered between two listings: the indexes of a thousand steps are read once.
+"""Digests of a listing's small files, remembered between two listings: the indexes of a thousand steps are read once.
 
 Each entry is known by its path, its size, its time and its inode, or by its mark on object storage. Only what a whole
 read said is remembered, and never an error: one bad read must not be a fact for ever.

@@ -1,4 +1,4 @@
-"""How many items a result has, the same for each verb: proved, carried as bytes, and left out."""
+"""The counts of items in a result, the same for each verb: proved, carried as bytes, and left out."""
 
 from __future__ import annotations
 

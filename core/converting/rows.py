@@ -1,4 +1,4 @@
-"""Where the rows of a table go: into buckets, which are ranks, or parts of one where a system keeps rows in groups.
+"""The places of a table's rows: buckets, which are ranks, or parts of one where a system keeps rows in groups.
 
 The rows of a bucket have the order of the source, so a table and its companions keep one order.
 """

@@ -1,4 +1,4 @@
-"""Where what moves goes: the buckets of a table's rows, the files of each bucket, and the places of a variable.
+"""The goal of a move: the buckets of a table's rows, the files of each bucket, and the places of a variable.
 
 Shards of ElasticDL are one kind of goal: each bucket is a file, and ids are varints. The files of other systems are
 another: a bucket may be a part of a file, ids are whole numbers of 8 bytes, and a matrix has its rows by their numbers.

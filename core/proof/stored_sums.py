@@ -1,4 +1,4 @@
-"""What the checksums in a source's own files say of the bytes that went out: a difference ends an operation.
+"""Checksums in a source's own files, compared with those of the bytes that went out: a difference ends an operation.
 
 A seal is compared elsewhere (`trust`). These checksums are older: the job that saved the values wrote them. `force`
 continues in spite of a difference, and the new seal records it.

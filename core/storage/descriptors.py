@@ -1,4 +1,4 @@
-"""How many files this process keeps open: as many as the system allows, but for a reserve for everything else.
+"""The files that this process keeps open: as many as the system allows, but for a reserve for everything else.
 
 A version may have more shards than a process may have open files. So the soft limit is raised to the hard one, once,
 when the first file is opened. Files beyond the limit are opened for each read or write, and closed again: they are the

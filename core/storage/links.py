@@ -1,4 +1,4 @@
-"""What a path leads through: every component, every symbolic link on the way, and what they lead to."""
+"""The way that a path leads: every component, every symbolic link on the way, and what they lead to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What readers of objects have read ahead stays within one bound, for all readers of the process.
+"""One bound for the bytes that readers of objects have read ahead, over all readers of the process.
 
 An object is pinned to one generation, so its bytes never change. Small values that came with the index are read from
 here. Beyond the bound, the reader that has read nothing for the longest time keeps only a little of its first bytes. It

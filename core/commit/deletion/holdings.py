@@ -1,4 +1,4 @@
-"""What the directory of a version holds, all of it: what a deletion would take along, and what leads into it.
+"""All entries in the directory of a version: a deletion takes them along, and guards ask what leads into it.
 
 No link is followed, and nothing is left out: hidden directories, links, pipes and what lies deeper than any checkpoint
 are there. A place where a file system is mounted is named, and not entered.

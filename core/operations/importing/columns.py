@@ -1,4 +1,4 @@
-"""Which columns of a file of rows are the ids and the vectors of a table: those named, else those with usual names."""
+"""The columns of ids and of vectors in a file of rows: those that are named, else those with usual names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a prune knows of versions beyond their listing: what is in their directories, and what needs them.
+"""Facts about versions that a prune needs beyond their listing: the entries of their directories, and what needs them.
 
 `Facts` is a value, and the guards that follow from it are pure. A `Survey` finds them: it looks into the directories of
 the versions that a plan would delete, and of those that it keeps, because a link in one of them may lead into another.

@@ -1,4 +1,4 @@
-"""Which versions to keep: small frozen rules, joined by "any": a version that one of them keeps is kept.
+"""Rules of which versions to keep: small and frozen, joined by "any": a version that one of them keeps is kept.
 
 A rule looks at complete versions only and gives the reason for each version that it keeps. Guards stand above them,
 which no rule can lift. Several locations are the trials of one experiment: every rule looks at each location alone,

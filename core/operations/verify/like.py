@@ -1,4 +1,4 @@
-"""What another version has and this one lacks: names, dims, shapes and dtypes of its tables and variables.
+"""A version compared with another one: tables and variables that it lacks, and those with other dims, shapes or dtypes.
 
 Nothing in a version shows that a table is missing from all of its shards. Another version that is known to be right
 shows it. More tables or variables than the other version has are no fault.

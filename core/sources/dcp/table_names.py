@@ -1,4 +1,4 @@
-"""Which tensors are TorchRec's tables, and which are kept for the rows of one, by their names and shapes.
+"""TorchRec's tables among tensors, and the tensors kept for the rows of one, by their names and shapes.
 
 A tensor `...embedding_bags.T.weight` or `...embeddings.T.weight` is a table. What managed collision (MCH) and tables of
 virtual size keep row by row are companions.

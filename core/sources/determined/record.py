@@ -1,4 +1,4 @@
-"""What Determined says of a checkpoint: its directory is named by a UUID, and a file in it has the number."""
+"""Determined's record of a checkpoint: its directory is named by a UUID, and a file in it has the number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the neighbours name steps: directories, and files with one prefix side by side; and the parts of a step.
+"""The names of other systems' steps: directories, and files with one prefix side by side; and the parts of a step.
 
 `spellings.py` says which number a name has.
 """

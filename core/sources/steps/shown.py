@@ -1,4 +1,4 @@
-"""Which files of a step its formats see: none that the host, a file server or a desktop has put next to them.
+"""The files of a step that its formats see: none that the host, a file server or a desktop has put next to them.
 
 A Mac writes `._model.safetensors` beside each file on a foreign disk, NFS keeps a deleted file as `.nfs0001`, and
 Windows has a `Thumbs.db`. They end like files of a checkpoint, and are none. Hidden files are claimed by no format

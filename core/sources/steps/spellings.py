@@ -1,4 +1,4 @@
-r"""Which number a name has: only by a spelling that a system uses, each a row of the tables here.
+r"""The number in a name: only by a spelling that a system uses, each a row of the tables here.
 
 `docs/names-of-versions.md` shows the tables to users. A name of any other spelling has no number: the last digits of a
 name may be a loss, a date, a learning rate or a width. No digits behind a point or in front of one are a number.

@@ -1,4 +1,4 @@
-"""Which files of torch.save belong together, by their names: sets, files of ranks, and files by themselves.
+"""Files of torch.save that belong together by their names: sets, files of ranks, and files by themselves.
 
 Next to a model of Hugging Face's, or of DeepSpeed's, other files go along: they are state of the same job, and each is
 a checkpoint by itself when it is named.

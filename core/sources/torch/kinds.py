@@ -1,4 +1,4 @@
-"""What a file is that has an ending of torch.save, by its first and last bytes: a listing asks no more of it."""
+"""The kind of a file with an ending of torch.save, by its first and last bytes: a listing reads no more of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the names of files of torch.save say: their endings, sets, ranks, and what goes along with a model.
+"""The names of files of torch.save: endings, sets, ranks, and files that go along with a model.
 
 `NAME-0000I-of-0000N.bin` are a set, with `NAME.bin.index.json`. `NAME_world_size_W_rank_R.pt` are the files of ranks
 that verl, SkyRL and others save with FSDP.

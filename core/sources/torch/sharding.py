@@ -1,4 +1,4 @@
-"""Which elements of a whole tensor the part of one rank has: placements of a DTensor on a mesh, shards with offsets.
+"""The elements of a whole tensor that one rank has: placements of a DTensor on a mesh, shards with offsets.
 
 The rules are torch's: a dimension is cut as by `torch.chunk`, into parts of ceil(n / W) of which the last ones are
 short or empty; of several mesh dimensions each cuts what the one before has left. `_StridedShard` first cuts into as

@@ -1,4 +1,4 @@
-"""What a pickle of torch says of one tensor: its storage, its dtype, its shape, and where its elements are.
+"""One tensor in a pickle of torch: its storage, its dtype, its shape, and where its elements are.
 
 The arguments are those of `torch._utils._rebuild_tensor_v2`, and of its older and newer forms. They are the same in the
 items of a distributed checkpoint and in the files of `torch.save`, so both come here.

@@ -1,4 +1,4 @@
-"""What a pickle of torch contains, by paths: tensors with their storages and parts, and other values with their bytes.
+"""The content of a pickle of torch by paths: tensors with their storages and parts, and other values with their bytes.
 
 Paths are the keys of dicts and the numbers in lists, joined by points, as torch.distributed.checkpoint flattens them.
 An object of a class that is not known is one value, and its class is named; tensors in it are still found.
