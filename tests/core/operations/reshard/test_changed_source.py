@@ -11,12 +11,12 @@ import pytest
 from checkpoints import save_small
 from edl_ckpt.core import LockedError, reshard_version
 from edl_ckpt.core.moving import write
+from edl_ckpt.core.proof.proving import prove
 
 
 def test_a_source_that_changes_during_the_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was read may be of two states: the command ends, and nothing is published."""
     save_small(tmp_path / "run", 20)
-    prove = write.prove
 
     def changed(*arguments: Any) -> Any:
         shard = next((tmp_path / "run").rglob("variables-*"))
