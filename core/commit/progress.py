@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError
@@ -23,6 +23,8 @@ _MAGIC: Final = b"edlmove1"
 _HEAD: Final = struct.Struct("<II")
 _MOST_BYTES: Final = 64 << 20
 """A longer record is taken for a damaged one, and none is written."""
+_MOST_PARTS: Final = 1000
+"""A call of the system takes no more."""
 
 
 class Progress:
@@ -58,15 +60,20 @@ class Progress:
                 yield data
                 self._end += _HEAD.size + size_bytes
 
-    def note(self, data: bytes) -> None:
-        """Add a record. A disk that takes none ends the notes, and not the move."""
+    def note(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Add a record, given in parts. A disk that takes none ends the notes, and not the move."""
+        size_bytes, crc = sum(memoryview(part).nbytes for part in parts), 0
+        if size_bytes > _MOST_BYTES:
+            return
+        for part in parts:
+            crc = crc32(part, crc)
         with self._lock:
-            if self._is_closed or len(data) > _MOST_BYTES:
+            if self._is_closed:
                 return
             try:
                 if self._fd < 0:
                     self._open()
-                self._write(_HEAD.pack(len(data), crc32(data, 0)) + data)
+                self._write([_HEAD.pack(size_bytes, crc), *parts])
             except EdlCkptError:
                 self._is_closed = True
 
@@ -89,11 +96,18 @@ class Progress:
             self._fd = self._stage.open_file(PROGRESS, os.O_RDWR | os.O_CREAT)
             os.ftruncate(self._fd, self._end)
         if not self._end:
-            self._write(_MAGIC)
+            self._write([_MAGIC])
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, parts: Sequence[bytes | memoryview]) -> None:
         with storage_errors(self._stage.join(PROGRESS)):
-            done = 0
-            while done < len(data):
-                done += os.pwrite(self._fd, data[done:], self._end + done)
-        self._end += len(data)
+            for first in range(0, len(parts), _MOST_PARTS):
+                self._end += self._write_some(parts[first : first + _MOST_PARTS])
+
+    def _write_some(self, parts: Sequence[bytes | memoryview]) -> int:
+        """Write some parts at the end of all records, and return how many bytes they have."""
+        size_bytes = sum(memoryview(part).nbytes for part in parts)
+        done = os.pwritev(self._fd, parts, self._end)
+        while done < size_bytes:
+            rest = b"".join(parts)[done:]
+            done += os.pwrite(self._fd, rest, self._end + done)
+        return size_bytes

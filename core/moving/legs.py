@@ -18,7 +18,7 @@ from contextlib import nullcontext
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.reading.stored_sums import NotedSum, StoredSums
 
 Some = TypeVar("Some")
+Buffer: TypeAlias = bytes | memoryview
 LEG_SECONDS: float = 1.0
 """How long pieces of one leg are begun. Tests set it."""
 _MOST_SHARE: Final = 32
@@ -67,9 +68,9 @@ class LegSums(NamedTuple):
         """Return about how many bytes its record has."""
         return sum(map(_bytes_of, (self.sketch, self.tensors))) + _STORED_BYTES * len(self.stored)
 
-    def to_bytes(self) -> bytes:
-        """Return it as a record has it; `leg_of` is the inverse."""
-        arrays: list[bytes] = []
+    def to_record(self) -> list[Buffer]:
+        """Return it as a record has it, in parts; `leg_of` is the inverse."""
+        arrays: list[Buffer] = []
         head = {
             "pieces": [self.first, self.end],
             "bytes": self.size_bytes,
@@ -79,7 +80,7 @@ class LegSums(NamedTuple):
             "tensors": _listed(self.tensors, arrays),
         }
         text = json.dumps(head).encode()
-        return b"".join((_LENGTH.pack(len(text)), text, *arrays))
+        return [_LENGTH.pack(len(text)) + text, *arrays]
 
 
 def _bytes_of(sketch: ContentSketch) -> int:
@@ -87,12 +88,12 @@ def _bytes_of(sketch: ContentSketch) -> int:
     return sum(own.nbytes for own in sums) + sum(map(len, sketch.whole.values()))
 
 
-def _listed(sketch: ContentSketch, arrays: list[bytes]) -> dict[str, list[tuple[str, int]]]:
+def _listed(sketch: ContentSketch, arrays: list[Buffer]) -> dict[str, list[tuple[str, int]]]:
     """Return the names in a sketch with the bytes of their sums, which are added to `arrays`."""
     listed: dict[str, list[tuple[str, int]]] = {}
     for kind, sums in (("variables", sketch.variables), ("tables", sketch.tables)):
         listed[kind] = [(name, own.nbytes) for name, own in sums.items()]
-        arrays += (np.ascontiguousarray(own, "<u4").tobytes() for own in sums.values())
+        arrays += (np.ascontiguousarray(own, "<u4").reshape(-1).data for own in sums.values())
     listed["whole"] = [(name, len(data)) for name, data in sketch.whole.items()]
     arrays += sketch.whole.values()
     return listed
@@ -203,10 +204,13 @@ class _NotedLegs:
             self.overflowed += leg.overflowed
 
     def _note(self, leg: LegSums) -> None:
-        """Add a leg that has ended, and note it unless its sums take too much room."""
-        self._add(leg)
+        """Note a leg that has ended, unless its sums take too much room, and add it.
+
+        It is noted first: other legs are added to the same arrays later.
+        """
         if leg.sum_bytes <= max(leg.size_bytes // _MOST_SHARE, _LEAST_BYTES):
-            self._progress.note(leg.to_bytes())
+            self._progress.note(leg.to_record())
+        self._add(leg)
 
 
 class TaskLegs(_NotedLegs):

@@ -7,7 +7,7 @@ can go on where the other was killed. Another release of edl-ckpt has other dige
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -41,7 +41,10 @@ def digest_of_move(
 
 
 def _facts(plan: MovePlan, new: NewVersion, settings: ReshardSettings) -> Iterator[object]:
-    """Yield all that decides which bytes go where, and in which pieces they move."""
+    """Yield all that decides which bytes go where, and in which pieces they move.
+
+    Arrays are facts of their own: a text of one would be cut.
+    """
     survey, goal, sizes = plan.survey, plan.goal, plan.sizes
     yield _FORM, VERSION, new.layout.system, new.layout.name, new.number, new.name, new.purpose
     yield settings.piece_bytes, settings.batch_bytes, settings.gather_bytes
@@ -52,24 +55,22 @@ def _facts(plan: MovePlan, new: NewVersion, settings: ReshardSettings) -> Iterat
         yield table.info.name, table.info.dim, table.info.initializer, table.dtype.name if table.dtype else ""
     for number, ids in enumerate(survey.stretches):
         stretch = plan.stretch(number)
-        yield stretch.table, ids, stretch.counts, stretch.route
+        yield stretch.table, ids
+        yield from (*stretch.counts, *stretch.route)
     for small in survey.small:
-        yield small.table, small.rows, small.id_bytes
+        yield small.table
+        yield from (small.rows, small.id_bytes)
     if isinstance(goal, FileGoal):
-        yield goal.pieces, goal.places
+        yield goal.pieces
+        for name, places in goal.places.items():
+            yield name, places.ids is not None
+            yield from (*places.rows, *(places.ids or ()))
 
 
 def _feed(digest: hashlib.blake2b, fact: object) -> None:
-    """Add a fact, and of a collection each of its items."""
+    """Add an array, or a fact that has none in it."""
     if isinstance(fact, np.ndarray):
-        digest.update(f"a{fact.dtype}{fact.shape};".encode())
-        digest.update(np.ascontiguousarray(fact).tobytes())
-    elif isinstance(fact, Mapping):
-        _feed(digest, list(fact.items()))
-    elif isinstance(fact, Sequence) and not isinstance(fact, str | bytes):
-        digest.update(f"s{len(fact)};".encode())
-        for item in fact:
-            _feed(digest, item)
+        data = np.ascontiguousarray(fact).tobytes()
     else:
-        text = repr(fact).encode("utf-8", "surrogatepass")
-        digest.update(f"o{len(text)};".encode() + text)
+        data = repr(fact).encode("utf-8", "surrogatepass")
+    digest.update(f"{type(fact).__name__} {len(data)} ".encode() + data)

@@ -281,7 +281,7 @@ def test_a_record_of_something_else(run: Path, tmp_path: Path) -> None:
     with Directory.open(str(stage_of(out))) as stage:
         progress = Progress(stage, lambda: None)
         list(progress.earlier())
-        progress.note(b"\4\0\0\0null")
+        progress.note([b"\4\0\0\0null"])
         progress.close()
     assert reshard(run, out).resumed_bytes > 0
     assert verify_version(at(out, 7), level="deep").findings == ()
@@ -296,7 +296,7 @@ def test_a_leg_of_more_pieces_than_there_are(run: Path, tmp_path: Path) -> None:
     with Directory.open(str(stage_of(out))) as stage:
         progress = Progress(stage, lambda: None)
         list(progress.earlier())
-        progress.note(invented.to_bytes())
+        progress.note(invented.to_record())
         progress.close()
     warned = list[str]()
     done = reshard(run, out, reporter=Reported(lambda *_: None, on_warning=warned.append))
@@ -359,14 +359,14 @@ def test_two_commands_at_a_time(run: Path, tmp_path: Path) -> None:
 
 def test_a_disk_without_room_for_notes(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A move whose progress cannot be noted ends all the same."""
-    out, real = tmp_path / "out", os.pwrite
+    out, real = tmp_path / "out", os.pwritev
 
-    def full(fd: int, data: Any, offset: int) -> int:
+    def full(fd: int, parts: Any, offset: int) -> int:
         if os.readlink(f"/proc/self/fd/{fd}").endswith("/progress"):
             raise OSError(errno.ENOSPC, "full")
-        return real(fd, data, offset)
+        return real(fd, parts, offset)
 
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "pwritev", full)
     assert reshard(run, out).resumed_bytes == 0
     assert leftovers(out) == []
 
@@ -511,7 +511,18 @@ def test_a_small_move_notes_nothing(run: Path, tmp_path: Path, monkeypatch: pyte
     assert reshard(run, tmp_path / "out").resumed_bytes == 0
 
 
-_CHANGING: Final = ("open", "pwrite", "rename", "unlink", "mkdir", "rmdir", "fsync", "ftruncate", "posix_fallocate")
+_CHANGING: Final = (
+    "open",
+    "pwrite",
+    "pwritev",
+    "rename",
+    "unlink",
+    "mkdir",
+    "rmdir",
+    "fsync",
+    "ftruncate",
+    "posix_fallocate",
+)
 """The calls of the system that change something; of `open`, those that make a file."""
 
 
