@@ -48,31 +48,50 @@ def read_parquet(path: str, names: NameMap, take_notes: TakeNotes, trust: Trust)
     tables: dict[str, _TableFiles] = {}
     for file in files:
         _confirm_pages(file, trust)
-        opened = _opened(file, trust)
-        metadata = {**(opened.schema_arrow.metadata or {}), **(opened.metadata.metadata or {})}
-        is_export = b"edl-ckpt" in metadata
-        title = metadata.get(b"table")
-        notes: Mapping[str, Any] = {}
-        if is_export:
-            document = parse_object(metadata[b"edl-ckpt"], file)
-            take_notes(document, file)
-            notes = document["tables"]
+        described = _described(file, trust)
+        if described.export is not None:
+            take_notes(described.export, file)
             if of_cluster is None and is_folder:
-                _check_whole(document.get("whole"), path, len(files))
-            if opened.schema_arrow.names == ["id"] and not opened.metadata.num_rows:
-                continue  # of a version without tables
-        key = file if of_cluster is None else (title or b"").decode("utf-8", "replace")
-        if are_parts and not is_export:
+                _check_whole(described.export.get("whole"), path, len(files))
+            if described.is_without_table:
+                continue
+        key = file if of_cluster is None else described.title or ""
+        if are_parts and described.export is None:
             key = path
-        name = original_name(os.path.basename(os.path.abspath(key)).removesuffix(PARQUET))
-        if title is not None:
-            name = title.decode("utf-8", "replace")
+        name = described.title
+        if name is None:
+            name = original_name(os.path.basename(os.path.abspath(key)).removesuffix(PARQUET))
         earlier = tables[key].paths if key in tables else []
-        tables[key] = _TableFiles(name, [*earlier, file], notes)
+        tables[key] = _TableFiles(name, [*earlier, file], described.notes)
     if of_cluster is not None:
         take_notes(of_cluster, path)
     for table in tables.values():
         yield from _read_table(table, [_opened(part, trust) for part in table.paths], names)
+
+
+class _Described(NamedTuple):
+    """What a Parquet file says of itself: the name of its table, and the document of the export that wrote it."""
+
+    title: str | None
+    export: Mapping[str, Any] | None
+    is_without_table: bool
+    """True for the file that an export of a version without tables writes."""
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        """Return what the export notes of tables, by name."""
+        notes: Mapping[str, Any] = {} if self.export is None else self.export["tables"]
+        return notes
+
+
+def _described(path: str, trust: Trust) -> _Described:
+    """Return what a file says of itself."""
+    opened = _opened(path, trust)
+    metadata = {**(opened.schema_arrow.metadata or {}), **(opened.metadata.metadata or {})}
+    title = metadata.get(b"table")
+    export = parse_object(metadata[b"edl-ckpt"], path) if b"edl-ckpt" in metadata else None
+    is_without_table = opened.schema_arrow.names == ["id"] and not opened.metadata.num_rows
+    return _Described(None if title is None else title.decode("utf-8", "replace"), export, is_without_table)
 
 
 class _TableFiles(NamedTuple):
