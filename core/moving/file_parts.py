@@ -40,15 +40,18 @@ from edl_ckpt.core.storage.parts import least_part
 
 _MOST_RESULT_BYTES: Final = 16 * RESULT_BYTES
 """The most bytes of sums of a task: a variable alone may have more than `RESULT_BYTES`."""
-_MOST_BYTES: Final = 768 << 20
-"""The most bytes of the parts of a task: those without memory wait on the local disk of the worker."""
+MOST_BYTES: int = 768 << 20
+"""The most bytes of the parts of a task: those without memory wait on the local disk of the worker. Tests set it."""
 _TIMES: Final = 8
 """A table is read about so many times at most, where each part has rows of all its stretches."""
 _MOST_PARTS: Final = 1024
 _WAIT: Final = 4
 """How many times the bytes of a block are those of the parts that it leaves incomplete: these are read again."""
-_EXACT_BYTES: Final = 32 << 20
-"""The least bytes of a task of variables: it reads up to half of that again for a checksum in its first part."""
+EXACT_BYTES: int = 32 << 20
+"""The least bytes of a task of variables: it reads up to half of that again for a checksum in its first part.
+
+Tests set it.
+"""
 _OWN_BYTES: Final = 64 << 20
 """The bytes of parts that a thread of this process fills at a time."""
 
@@ -226,7 +229,7 @@ class _File:
 
     def add_framing(self, some: SealedBytes) -> None:
         """Add framing, after `sort`, if a task can know its checksums: of variables that begin shortly before it."""
-        near = all(some.offset - _EXACT_BYTES // 2 <= value.start for _, value in some.sums)
+        near = all(some.offset - EXACT_BYTES // 2 <= value.start for _, value in some.sums)
         if near and all(self._is_of_variables(value) for _, value in some.sums):
             self.framing.append(some)
 
@@ -364,7 +367,7 @@ class FileParts:
     def tasks(self) -> Iterator[MoveTask[int]]:
         """Yield the tasks of other processes: they send all parts but those of this one, and count all stretches."""
         exact = (run for file in self._files for run in _runs(file, ~file.is_own & (file.last < 0)))
-        for runs in _together(exact, max(self._task_bytes, _EXACT_BYTES)):
+        for runs in _together(exact, max(self._task_bytes, EXACT_BYTES)):
             yield self._task(runs)
         ends = self._block_ends()
         parts: list[list[PartRun]] = [[] for _ in ends]
@@ -384,7 +387,7 @@ class FileParts:
     def _most_bytes(self, block_bytes: int) -> int:
         """Return how many bytes of parts a task of a block may send: those that wait need memory, or a local disk."""
         in_memory = WORKER_PART_BYTES // self._executor.threads
-        wanted = max(_MOST_BYTES, block_bytes // _TIMES)
+        wanted = max(MOST_BYTES, block_bytes // _TIMES)
         return wanted if block_bytes <= in_memory or self._has_room(wanted) else in_memory
 
     def _has_room(self, size_bytes: int) -> bool:
@@ -425,7 +428,7 @@ class FileParts:
                 waiting[file] = 0 if end == self._files[file].size_bytes else end % self._files[file].part_bytes
             tables.add(self._plan.survey.counts[number].table)
             results = sum(4 * sketch_size(self._plan.row_bytes[name]) for name in tables)
-            wanted = min(max(self._task_bytes, _WAIT * sum(waiting.values())), _MOST_BYTES)
+            wanted = min(max(self._task_bytes, _WAIT * sum(waiting.values())), MOST_BYTES)
             is_full = total >= wanted or results >= _MOST_RESULT_BYTES
             if place + 1 == len(self._plan.order) or (is_full and place not in self._joint):
                 ends.append(place + 1)

@@ -101,7 +101,7 @@ def test_rows_are_read_again_only_at_the_ends_of_blocks(tmp_path: Path, monkeypa
 
 def test_a_table_in_groups_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each part has rows of all stretches: they are counted once, and read for as many parts as there is room for."""
-    monkeypatch.setattr("edl_ckpt.core.moving.file_parts._MOST_BYTES", 200_000)
+    monkeypatch.setattr("edl_ckpt.core.moving.file_parts.MOST_BYTES", 200_000)
     monkeypatch.setattr("edl_ckpt.core.moving.file_parts.WORKER_PART_BYTES", 100_000)
     random = np.random.default_rng(5)
     table = Table(np.arange(10_000), random.random((10_000, 16), np.float32))
@@ -116,11 +116,11 @@ def test_a_table_in_groups_of_one_file(tmp_path: Path, monkeypatch: pytest.Monke
 def test_checksums_of_tensors_are_filled_in_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that begins inside a tensor reads all of it for the checksum behind it; only longer ones are left."""
     with planned(SYSTEMS / "dcp/everything", 3, "dcp") as plan:
-        monkeypatch.setattr("edl_ckpt.core.moving.file_parts._EXACT_BYTES", 8000)
+        monkeypatch.setattr("edl_ckpt.core.moving.file_parts.EXACT_BYTES", 8000)
         tasks = check_parts(plan, workers(1), 1000)
         assert any(task.sealed for task in tasks)
         sent = sum(extent.edges[-1] - extent.edges[0] for task in tasks for extent in task.extents)
-        monkeypatch.setattr("edl_ckpt.core.moving.file_parts._EXACT_BYTES", 1)
+        monkeypatch.setattr("edl_ckpt.core.moving.file_parts.EXACT_BYTES", 1)
         fewer = check_parts(plan, workers(1), 1000)
         assert not any(task.sealed for task in fewer)
         assert sent > sum(extent.edges[-1] - extent.edges[0] for task in fewer for extent in task.extents)

@@ -73,7 +73,7 @@ def test_same_bytes(
 ) -> None:
     """The files of each system are those of a disk, however small the parts, and each byte is sent once."""
     with_parts(monkeypatch, 16 << 10)
-    monkeypatch.setattr("edl_ckpt.core.moving.file_parts._EXACT_BYTES", 50_000)
+    monkeypatch.setattr("edl_ckpt.core.moving.file_parts.EXACT_BYTES", 50_000)
     save_all(tmp_path / "run")
     tables = USERS if name in {"tfra", "dynamicemb"} else None
     same_export(s3, only(tmp_path / "run"), client, tmp_path / "here", name, ranks=ranks, selection=tables)
