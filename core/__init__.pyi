@@ -41,12 +41,12 @@ from edl_ckpt.core.commit.repair.recovery import location_lock as location_lock
 from edl_ckpt.core.commit.repair.recovery import recover as recover
 from edl_ckpt.core.converting.changes import Changes as Changes
 from edl_ckpt.core.converting.changes import LeftOut as LeftOut
+from edl_ckpt.core.model.listings import Listing as Listing
 from edl_ckpt.core.model.systems import System as System
 from edl_ckpt.core.model.tables import DenseEntry as DenseEntry
 from edl_ckpt.core.model.tables import ShardIndex as ShardIndex
 from edl_ckpt.core.model.tables import TableEntry as TableEntry
 from edl_ckpt.core.model.versions import CheckpointRef as CheckpointRef
-from edl_ckpt.core.model.versions import Listing as Listing
 from edl_ckpt.core.model.versions import State as State
 from edl_ckpt.core.model.versions import Version as Version
 from edl_ckpt.core.moving.result import WriteResult as WriteResult

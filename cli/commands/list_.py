@@ -16,7 +16,7 @@ from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.words import meant
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.model.versions import Listing
+    from edl_ckpt.core.model.listings import Listing
     from edl_ckpt.core.storage.location import Location
 
 
@@ -174,7 +174,8 @@ def _listing(where: Location, grace_seconds: float) -> tuple[Listing, str]:
     from edl_ckpt.core.base.progress import SILENT
     from edl_ckpt.core.catalog.files import directory_alone
     from edl_ckpt.core.catalog.listing import list_versions, resolve
-    from edl_ckpt.core.model.versions import CheckpointRef, Listing
+    from edl_ckpt.core.model.listings import Listing
+    from edl_ckpt.core.model.versions import CheckpointRef
     from edl_ckpt.core.sources.registry import version_named
 
     listing = list_versions(where, grace_seconds=grace_seconds)

@@ -14,7 +14,7 @@ from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core.base.words import plural
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.model.versions import Listing
+    from edl_ckpt.core.model.listings import Listing
     from edl_ckpt.core.storage.location import Location
 
 

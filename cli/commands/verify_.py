@@ -21,7 +21,8 @@ from edl_ckpt.core.base.words import command
 from edl_ckpt.core.model.versions import State
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.model.versions import Listing, Version
+    from edl_ckpt.core.model.listings import Listing
+    from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.verify.check import VerifyRun
     from edl_ckpt.core.operations.verify.fallback import Others
     from edl_ckpt.core.operations.verify.findings import ValueSample, VerifyResult

@@ -16,7 +16,7 @@ from edl_ckpt.core.sources.elasticdl import peek
 from edl_ckpt.core.sources.elasticdl.peek import Budget, Names
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.model.versions import Listing
+    from edl_ckpt.core.model.listings import Listing
     from edl_ckpt.core.storage.location import Location
 
 REMOTE: Final = "EDL_CKPT_COMPLETE_REMOTE"

@@ -11,7 +11,7 @@ from edl_ckpt.core.base.errors import (
 from edl_ckpt.core.base.words import abridged
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.model.versions import Listing
+    from edl_ckpt.core.model.listings import Listing
     from edl_ckpt.core.storage.location import Location
 
 _SOME: Final = 8

@@ -13,7 +13,8 @@ from edl_ckpt.cli.terminal.csv_rows import Several
 from edl_ckpt.cli.terminal.documents import picked
 from edl_ckpt.cli.terminal.tables import PIPE, Bar, Cell, Column, Lines, Table, head, styled
 from edl_ckpt.core.base import words
-from edl_ckpt.core.model.versions import DAMAGED, SUSPECT, Listing, State, Version
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import DAMAGED, SUSPECT, State, Version
 from edl_ckpt.core.sources.elasticdl.loader import listed_crashes, mistaken, takes_for_whole
 from edl_ckpt.core.sources.systems import kinds_of, system_named, title_of
 

@@ -14,7 +14,7 @@ from edl_ckpt.core.model.versions import DAMAGED, SUSPECT, State
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.render.verify import Failed
-    from edl_ckpt.core.model.versions import Listing
+    from edl_ckpt.core.model.listings import Listing
     from edl_ckpt.core.operations.verify.findings import VerifyResult
 
 _ABOUT: Final = {

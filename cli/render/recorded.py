@@ -11,7 +11,8 @@ from edl_ckpt.cli.terminal.documents import document_of, picked
 from edl_ckpt.cli.terminal.tables import Cell, Column, Lines, Table, head, styled
 from edl_ckpt.core.base import words
 from edl_ckpt.core.catalog.ranking import best_versions, known_mode
-from edl_ckpt.core.model.versions import Listing, Version
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import Version
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.metric_series import ImportPlan

@@ -15,7 +15,8 @@ from edl_ckpt.core.base.errors import (
 )
 from edl_ckpt.core.base.parallel import SMALL_READS, run_parallel
 from edl_ckpt.core.base.words import base_name
-from edl_ckpt.core.model.versions import Version, differing_sizes
+from edl_ckpt.core.model.seals import differing_sizes
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.index import Known, SealFacts, take_index
 from edl_ckpt.core.state.metadata import LocationMetadata, is_unread, read_metadata, unread_fault
 from edl_ckpt.core.state.paths import (

@@ -9,7 +9,8 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.catalog.files import directory_alone, named_step
 from edl_ckpt.core.catalog.listing import list_versions, pick, resolve, split_version_dir
 from edl_ckpt.core.catalog.single_file import named_file
-from edl_ckpt.core.model.versions import CheckpointRef, Listing, Version
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import CheckpointRef, Version
 from edl_ckpt.core.sources.registry import is_uuid
 
 

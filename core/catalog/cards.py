@@ -8,7 +8,8 @@ from typing import Final
 from edl_ckpt.core.base.notebook import Bytes, card, html_of, table
 from edl_ckpt.core.base.words import counted, size
 from edl_ckpt.core.catalog.ranking import best_versions
-from edl_ckpt.core.model.versions import Listing, Version
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources.systems import kinds_of
 
 _METRICS: Final = 4

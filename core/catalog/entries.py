@@ -15,7 +15,8 @@ from edl_ckpt.core.catalog.interest import Interest
 from edl_ckpt.core.catalog.ownership import with_owners
 from edl_ckpt.core.catalog.record import with_record
 from edl_ckpt.core.catalog.small_reads import SmallReads
-from edl_ckpt.core.model.versions import ForeignEntry, Listing, Version
+from edl_ckpt.core.model.listings import ForeignEntry, Listing
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources import registry
 from edl_ckpt.core.sources.elasticdl.loader import elasticdl_version
 from edl_ckpt.core.sources.interface import FlatListing, Source

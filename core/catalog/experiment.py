@@ -27,7 +27,8 @@ from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import common_modes, list_versions
 from edl_ckpt.core.catalog.ranking import ranked
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS
-from edl_ckpt.core.model.versions import Listing, Version
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources.registry import is_own_name, is_step_name, version_named
 from edl_ckpt.core.state.metric_modes import mode_of, rank
 from edl_ckpt.core.storage import Location, LocationLike, Store

@@ -42,7 +42,8 @@ from edl_ckpt.core.catalog.single_file import named_file
 from edl_ckpt.core.catalog.strangers import stranger
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS, Settling
 from edl_ckpt.core.catalog.uuids import read_uuid_metadata, with_uuid
-from edl_ckpt.core.model.versions import DAMAGED, CheckpointRef, InterruptedMove, Listing, State, Version
+from edl_ckpt.core.model.listings import InterruptedMove, Listing
+from edl_ckpt.core.model.versions import DAMAGED, CheckpointRef, State, Version
 from edl_ckpt.core.sources.elasticdl.loader import mistaken_for_newer
 from edl_ckpt.core.sources.registry import is_own_name, version_named
 from edl_ckpt.core.state.index import Known

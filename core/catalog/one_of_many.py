@@ -18,7 +18,8 @@ from edl_ckpt.core.catalog.annotated import annotated, listed_metadata, with_met
 from edl_ckpt.core.catalog.entries import has_journal, look_at
 from edl_ckpt.core.catalog.evidence import needs_evidence
 from edl_ckpt.core.catalog.interest import is_of_interest
-from edl_ckpt.core.model.versions import Listing, State, Version
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.sources.registry import version_named
 from edl_ckpt.core.state.metadata import LocationMetadata
 from edl_ckpt.core.state.paths import (

@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from edl_ckpt.core.base.errors import EdlCkptError
-from edl_ckpt.core.model.versions import Version, differing_sizes
+from edl_ckpt.core.model.seals import differing_sizes
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage.interface import Store
 

@@ -17,7 +17,8 @@ from typing import Final
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.catalog.small_reads import read_small
-from edl_ckpt.core.model.versions import Listing, Version
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources.bundle.state_file import NAME, parse_state
 from edl_ckpt.core.storage import LocalStore, Location, ObjectStore, open_store
 from edl_ckpt.core.storage.faults import Fault

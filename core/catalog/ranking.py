@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.model.versions import Listing, Version
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.metric_modes import mode_of, rank
 
 

@@ -26,7 +26,8 @@ from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.patterns import LatePattern
 from edl_ckpt.core.base.words import escaped
 from edl_ckpt.core.catalog.small_reads import read_small
-from edl_ckpt.core.model.versions import Listing, Record, Version
+from edl_ckpt.core.model.listings import Listing, Record
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources import bundle
 from edl_ckpt.core.sources.bundle.state_file import NAME, STATE_BYTES, name_in, parse_state
 from edl_ckpt.core.storage.interface import Entry, Store

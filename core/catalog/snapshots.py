@@ -19,7 +19,8 @@ from edl_ckpt.core.catalog.evidence import with_doubts
 from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.interest import Interest
 from edl_ckpt.core.catalog.swaps import DOUBTFUL, GRACE_SECONDS, Settling
-from edl_ckpt.core.model.versions import Listing, State, Version
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.state.metadata import LocationMetadata, read_metadata, sealed_versions
 from edl_ckpt.core.state.paths import (
     INDEX_FILE,

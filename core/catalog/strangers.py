@@ -6,7 +6,7 @@ from contextlib import suppress
 from itertools import islice
 
 from edl_ckpt.core.base.errors import EdlCkptError
-from edl_ckpt.core.model.versions import Listing
+from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.sources import registry
 from edl_ckpt.core.sources.recognised import recognised_names
 from edl_ckpt.core.storage import LocalStore, ObjectStore

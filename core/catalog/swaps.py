@@ -19,7 +19,8 @@ from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.progress import SILENT
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.catalog.entries import has_journal
-from edl_ckpt.core.model.versions import Listing, State, Version
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.state.lock import open_lock
 from edl_ckpt.core.state.metadata import read_document
 from edl_ckpt.core.state.owner import OWNER_FILE, format_owner, is_dead, is_me

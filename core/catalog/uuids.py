@@ -22,7 +22,8 @@ from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.base.patterns import LatePattern
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.small_reads import read_small
-from edl_ckpt.core.model.versions import Listing, Version
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources.determined.record import RECORD, STEPS, recorded_number
 from edl_ckpt.core.state.document import MAX_VALUE_DEPTH, is_deep, parse_document
 from edl_ckpt.core.state.metadata import MAX_USER_BYTES, unread_fault

@@ -21,7 +21,8 @@ from edl_ckpt.core.commit.progress import Progress
 from edl_ckpt.core.commit.sent_parts import SharedUploads, TargetPart
 from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.model.layouts import Layout
-from edl_ckpt.core.model.versions import UNNUMBERED, Seal, ShardFile, State, Version
+from edl_ckpt.core.model.seals import Seal
+from edl_ckpt.core.model.versions import UNNUMBERED, ShardFile, State, Version
 from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.storage import LocalStore, Location, ObjectStore
 from edl_ckpt.core.storage.interface import Sink

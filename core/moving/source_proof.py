@@ -11,7 +11,7 @@ from functools import cached_property
 
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.converting.changes import Changes, Outgoing, OutTable, OutVariable
-from edl_ckpt.core.model.versions import Seal
+from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, Forms, fingerprint_of
 from edl_ckpt.core.proof.items import confirm_items, confirm_zip
 from edl_ckpt.core.proof.stored_sums import confirm_sums

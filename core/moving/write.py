@@ -20,7 +20,8 @@ from edl_ckpt.core.catalog.target import Target, check_beside
 from edl_ckpt.core.commit.interface import LockedLocation, NewVersion, Written
 from edl_ckpt.core.commit.repair.kinds import kind_of
 from edl_ckpt.core.commit.repair.recovery import location_lock
-from edl_ckpt.core.model.versions import UNNUMBERED, Seal
+from edl_ckpt.core.model.seals import Seal
+from edl_ckpt.core.model.versions import UNNUMBERED
 from edl_ckpt.core.moving.input import Input
 from edl_ckpt.core.moving.legs import UnfitProgressError
 from edl_ckpt.core.moving.plan import MovePlan

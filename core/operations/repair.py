@@ -31,7 +31,8 @@ from edl_ckpt.core.commit.repair.kinds import kind_of
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.commit.shard import ShardOutput, ShardPlace
 from edl_ckpt.core.converting.items import NO_ITEMS, ItemCounts, items_of
-from edl_ckpt.core.model.versions import Seal, SealedShard, ShardFile, Version
+from edl_ckpt.core.model.seals import Seal, SealedShard
+from edl_ckpt.core.model.versions import ShardFile, Version
 from edl_ckpt.core.operations.copy.carry import carry
 from edl_ckpt.core.operations.verify.check import verify_version
 from edl_ckpt.core.proof.sealing import batches, make_seal, sums_of

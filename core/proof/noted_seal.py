@@ -14,12 +14,8 @@ import numpy as np
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.base.words import base_name, command
 from edl_ckpt.core.kernel import bulk
-from edl_ckpt.core.model.versions import (
-    Seal,
-    SealedShard,
-    Version,
-    now_text,
-)
+from edl_ckpt.core.model.seals import Seal, SealedShard, now_text
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of
 from edl_ckpt.core.reading.reader import (
     Checkpoint,

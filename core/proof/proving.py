@@ -13,8 +13,9 @@ from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.model.seals import Seal, SealedShard, now_text
 from edl_ckpt.core.model.tables import ShardSummary
-from edl_ckpt.core.model.versions import Seal, SealedShard, Version, now_text
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, Forms
 from edl_ckpt.core.proof.sealing import cut
 from edl_ckpt.core.proof.values import Marks, ValueOptions, read_back

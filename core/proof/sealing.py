@@ -28,8 +28,8 @@ from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.packing import near, together
 from edl_ckpt.core.base.parallel import Advance, run_all, run_parallel
+from edl_ckpt.core.model.seals import Chunk, PackedChunks, Seal, SealedShard, now_text
 from edl_ckpt.core.model.tables import Encoding, Extent, ShardIndex
-from edl_ckpt.core.model.versions import Chunk, PackedChunks, Seal, SealedShard, now_text
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue, HeldValue
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.elasticdl.target import Literals

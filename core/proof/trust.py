@@ -14,13 +14,8 @@ from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnavailableErr
 from edl_ckpt.core.base.ids import user_name
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import command
-from edl_ckpt.core.model.versions import (
-    Override,
-    Seal,
-    Version,
-    describe_change,
-    now_text,
-)
+from edl_ckpt.core.model.seals import Override, Seal, describe_change, now_text
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.proof.fingerprint import agrees
 from edl_ckpt.core.reading.reader import (
     check_not_replaced,

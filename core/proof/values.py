@@ -24,8 +24,8 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk, routing
 from edl_ckpt.core.model.dtypes import DType
+from edl_ckpt.core.model.seals import Chunk, PackedChunks
 from edl_ckpt.core.model.tables import Extent
-from edl_ckpt.core.model.versions import Chunk, PackedChunks
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
 from edl_ckpt.core.proof.sealing import ChunkSums
 from edl_ckpt.core.reading.blocks import (

@@ -18,7 +18,8 @@ from typing import Any, Final, NamedTuple
 
 from edl_ckpt.core.base.errors import EdlCkptError, UnavailableError
 from edl_ckpt.core.base.parallel import SMALL_READS, run_parallel
-from edl_ckpt.core.model.versions import Seal, Version
+from edl_ckpt.core.model.seals import Seal
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.document import MAX_DEPTH, is_deep, parse_document
 from edl_ckpt.core.state.lock_proof import prove_lock
 from edl_ckpt.core.state.paths import INDEX_FILE, META_DIR, STATE_DIR, is_document, metadata_owner, sealed_version

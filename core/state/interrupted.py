@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from edl_ckpt.core.model.versions import UNNUMBERED, InterruptedMove
+from edl_ckpt.core.model.listings import InterruptedMove
+from edl_ckpt.core.model.versions import UNNUMBERED
 
 _MOST_BYTES: Final = 1 << 63
 _MOST_LETTERS: Final = 40

@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn
 
 from edl_ckpt.core.base.errors import CorruptError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.base.names import name_bytes
-from edl_ckpt.core.model.versions import Chunk, Override, PackedChunks, Seal, SealedShard
+from edl_ckpt.core.model.seals import Chunk, Override, PackedChunks, Seal, SealedShard
 from edl_ckpt.core.state.document import check_schema, schema_at_head
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.storage.inside import is_inside

@@ -30,7 +30,8 @@ from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.base.patterns import LatePattern
 from edl_ckpt.core.base.words import abridged, base_name
-from edl_ckpt.core.model.versions import Chunk, Seal, ShardFile, State, Version
+from edl_ckpt.core.model.seals import Chunk, Seal
+from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.sources.registry import number_named
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, is_newer, parse_document, schema_at_head
 from edl_ckpt.core.state.lock_proof import prove_lock

@@ -22,7 +22,8 @@ from edl_ckpt.core.base.parallel import default_workers, run_all, run_parallel
 from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.commit.shard import ShardOutput, ShardPlace
 from edl_ckpt.core.kernel import bulk
-from edl_ckpt.core.model.versions import Chunk, ShardFile
+from edl_ckpt.core.model.seals import Chunk
+from edl_ckpt.core.model.versions import ShardFile
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.proof.sealing import batches, cut
 from edl_ckpt.core.reading.pieces import PIECE_BYTES

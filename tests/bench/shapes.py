@@ -12,8 +12,8 @@ from measure import elsewhere
 from edl_ckpt.core import list_versions, save_checkpoint, set_metrics
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES
+from edl_ckpt.core.model.seals import Chunk
 from edl_ckpt.core.model.tables import TableInfo
-from edl_ckpt.core.model.versions import Chunk
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.sources.elasticdl.names import ELASTICDL
 from edl_ckpt.core.sources.elasticdl.placement import variable_owner

@@ -42,7 +42,8 @@ from edl_ckpt.core.commit.publish.carried import Carrying
 from edl_ckpt.core.commit.publish.interrupted import taken_over
 from edl_ckpt.core.commit.publish.staging import Staging
 from edl_ckpt.core.commit.writers import WRITERS, StagedTargets, Writers
-from edl_ckpt.core.model.versions import Seal, Version
+from edl_ckpt.core.model.seals import Seal
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES
 from edl_ckpt.core.state.metadata import Drafts

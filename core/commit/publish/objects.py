@@ -38,7 +38,7 @@ from edl_ckpt.core.commit.interface import (
 from edl_ckpt.core.commit.journal import Journal, Note, parse_journal
 from edl_ckpt.core.commit.publish.uploads import marked_uploads
 from edl_ckpt.core.commit.sent_parts import SharedUpload, SharedUploads, TargetPart
-from edl_ckpt.core.model.versions import Seal
+from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.sources.registry import completes
 from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.state.lock_proof import prove_lock, write_proved

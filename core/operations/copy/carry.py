@@ -12,7 +12,7 @@ from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.base.thread_memory import ThreadMemory
 from edl_ckpt.core.commit.interface import SharedTargets
 from edl_ckpt.core.commit.sent_parts import Extent, Sending, SharedUploads, TargetPart, even_edges
-from edl_ckpt.core.model.versions import Chunk
+from edl_ckpt.core.model.seals import Chunk
 from edl_ckpt.core.proof.sealing import CHUNK_BYTES, TASK_CHUNKS, batches, checksum, rereads_correctly
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.storage.interface import RangeReader, Sink

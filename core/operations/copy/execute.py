@@ -35,8 +35,9 @@ from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.commit.sent_parts import Sending
 from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.converting.items import NO_ITEMS, ItemCounts, items_of
+from edl_ckpt.core.model.seals import Chunk, Seal, SealedShard, now_text
 from edl_ckpt.core.model.tables import ShardIndex
-from edl_ckpt.core.model.versions import Chunk, Seal, SealedShard, State, Version, now_text
+from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.copy.carry import Carried, carry, carry_task, tasks_of
 from edl_ckpt.core.operations.copy.other_files import carry_other_files
 from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan, layouts_of_copy

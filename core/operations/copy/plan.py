@@ -19,7 +19,9 @@ from edl_ckpt.core.catalog.listing import VersionLike, as_version, list_versions
 from edl_ckpt.core.catalog.target import apart
 from edl_ckpt.core.catalog.uuids import has_no_number
 from edl_ckpt.core.model.layouts import Layout
-from edl_ckpt.core.model.versions import Chunk, Listing, Seal, State, Version
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.seals import Chunk, Seal
+from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.proof.sealing import sums_of
 from edl_ckpt.core.sources.elasticdl.target import copied_layouts
 from edl_ckpt.core.sources.registry import layouts_among

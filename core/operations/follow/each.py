@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.model.versions import Listing, ShardFile, State, Version
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.operations.follow.observe import (
     CLOCK,
     Clock,

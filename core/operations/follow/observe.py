@@ -24,7 +24,8 @@ from edl_ckpt.core.base.interruption import WHOLE
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.catalog.snapshots import Snapshots
-from edl_ckpt.core.model.versions import BEING_WRITTEN, Listing, ShardFile, State, Version
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import BEING_WRITTEN, ShardFile, State, Version
 from edl_ckpt.core.reading.newest import read_fault
 from edl_ckpt.core.state.metadata import is_unread
 from edl_ckpt.core.storage.filesystems import reports_changes

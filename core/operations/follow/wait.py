@@ -12,7 +12,8 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.catalog.listing import listed_mode
 from edl_ckpt.core.catalog.ranking import ranked
-from edl_ckpt.core.model.versions import Listing, State, Version
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.follow.observe import (
     CLOCK,
     Clock,

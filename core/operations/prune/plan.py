@@ -26,7 +26,8 @@ from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import check_one, common_modes, list_versions
 from edl_ckpt.core.catalog.pointers import pointers_at
 from edl_ckpt.core.commit.repair.recovery import location_lock
-from edl_ckpt.core.model.versions import Listing, State, Version
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.prune.facts import NO_FACTS, Facts, Foreign, Survey
 from edl_ckpt.core.operations.prune.guards import (
     NEWEST,

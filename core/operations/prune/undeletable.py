@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection
 
 from edl_ckpt.core.catalog.pointers import pointers_at
-from edl_ckpt.core.model.versions import Listing
+from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.operations.prune.facts import Facts, Survey
 from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, guard_reasons
 from edl_ckpt.core.operations.prune.readable import find_unreadable

@@ -27,7 +27,8 @@ from edl_ckpt.core.base.words import counted, describe, escaped, size
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.catalog.ranking import best_versions
 from edl_ckpt.core.model.dtypes import DTYPES
-from edl_ckpt.core.model.versions import Listing, State, Version
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.diff.tables import DifferenceSums, compare
 from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, plan_listed, read_policy
 from edl_ckpt.core.operations.prune.retention import Policy

@@ -41,8 +41,10 @@ from edl_ckpt.core.catalog.listing import VersionLike, as_version, being_replace
 from edl_ckpt.core.catalog.single_file import named_file
 from edl_ckpt.core.cluster.choice import ExecutorLike, job_of
 from edl_ckpt.core.kernel.bulk import I64
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.seals import Seal, differing_sizes
 from edl_ckpt.core.model.tables import ShardIndex
-from edl_ckpt.core.model.versions import CheckpointRef, Listing, Seal, State, Version, differing_sizes
+from edl_ckpt.core.model.versions import CheckpointRef, State, Version
 from edl_ckpt.core.operations.verify.against import check_against
 from edl_ckpt.core.operations.verify.companions import check_companions
 from edl_ckpt.core.operations.verify.findings import (

@@ -9,7 +9,8 @@ from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.words import abridged, base_name, missing_shards
-from edl_ckpt.core.model.versions import BEING_WRITTEN, MISSING_LISTED, Listing, State, Version
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import BEING_WRITTEN, MISSING_LISTED, State, Version
 from edl_ckpt.core.operations.verify.findings import Report
 from edl_ckpt.core.sources.elasticdl.loader import names_listed, scan_crashes, takes_for_whole
 from edl_ckpt.core.sources.systems import system_named

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.tables import DenseEntry, ShardIndex
-from edl_ckpt.core.model.versions import Seal
 from edl_ckpt.core.operations.verify.findings import Report
 from edl_ckpt.core.reading.item_sums import item_fault
 from edl_ckpt.core.reading.reader import Checkpoint

@@ -14,8 +14,8 @@ import numpy as np
 
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.tables import DenseEntry, Extent, ShardIndex, TableEntry
-from edl_ckpt.core.model.versions import Seal
 from edl_ckpt.core.operations.verify.findings import Report, ValueSample
 from edl_ckpt.core.operations.verify.ids import report_odd
 from edl_ckpt.core.proof.sealing import Mismatch, comparable, rereads_correctly, tensors_of

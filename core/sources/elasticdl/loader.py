@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from edl_ckpt.core.model.versions import Listing, State, Version
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.sources.determined.record import is_uuid
 from edl_ckpt.core.sources.elasticdl.names import ELASTICDL, parse_single_file, parse_version_dir
 

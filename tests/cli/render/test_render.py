@@ -78,7 +78,8 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.commit.deletion.removal import Removal
-from edl_ckpt.core.model.versions import Listing, State, Version
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.moving.parts import PartsPlan
 from edl_ckpt.core.operations.export import ExportPlan, plan_export
 from edl_ckpt.core.operations.export.interface import PlannedFile

@@ -27,7 +27,8 @@ from edl_ckpt.core.base.errors import LockedError, ReplacedError
 from edl_ckpt.core.catalog import annotated, swaps
 from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import list_everything
-from edl_ckpt.core.model.versions import Seal, State, Version
+from edl_ckpt.core.model.seals import Seal
+from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.export import export_version
 from edl_ckpt.core.operations.verify import check
 from edl_ckpt.core.operations.verify.check import find_seal

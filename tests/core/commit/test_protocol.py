@@ -32,7 +32,7 @@ from edl_ckpt.core.commit.publish import objects as remote
 from edl_ckpt.core.commit.publish.disk import LocalOutput
 from edl_ckpt.core.commit.publish.objects import RemoteOutput
 from edl_ckpt.core.commit.repair.recovery import location_lock
-from edl_ckpt.core.model.versions import Seal
+from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.s3.upload import Upload

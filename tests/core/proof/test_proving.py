@@ -18,7 +18,8 @@ from edl_ckpt.core import EdlCkptError, Table
 from edl_ckpt.core.base.parallel import Advance, Opened, Result, Task, Threads, Work
 from edl_ckpt.core.commit.interface import Prove, Written
 from edl_ckpt.core.commit.publish.disk import LocalOutput
-from edl_ckpt.core.model.versions import Seal, Version
+from edl_ckpt.core.model.seals import Seal
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.proof import staged_shards as proof
 from edl_ckpt.core.proof import values
 from edl_ckpt.core.reading import pieces

@@ -28,8 +28,9 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.base.errors import CorruptError, LockedError, UnavailableError
 from edl_ckpt.core.model.dtypes import DTYPES
+from edl_ckpt.core.model.seals import Chunk, PackedChunks, Seal, SealedShard, now_text
 from edl_ckpt.core.model.tables import TableInfo
-from edl_ckpt.core.model.versions import Chunk, PackedChunks, Seal, SealedShard, ShardFile, now_text
+from edl_ckpt.core.model.versions import ShardFile
 from edl_ckpt.core.operations.copy import carry
 from edl_ckpt.core.operations.copy import execute as copying
 from edl_ckpt.core.operations.save import Table

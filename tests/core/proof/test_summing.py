@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl_ckpt.core.model.versions import Chunk
+from edl_ckpt.core.model.seals import Chunk
 from edl_ckpt.core.proof import sealing as summing
 from edl_ckpt.core.proof.sealing import ChunkSums, checksum
 from edl_ckpt.core.storage.local import LocalReader

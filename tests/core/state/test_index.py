@@ -11,7 +11,7 @@ from edl_ckpt.core import Listing, list_versions, recover
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.catalog.listing import resolve
 from edl_ckpt.core.commit.journal import Journal, deletions_bytes
-from edl_ckpt.core.model.versions import Chunk, Seal, SealedShard
+from edl_ckpt.core.model.seals import Chunk, Seal, SealedShard
 from edl_ckpt.core.operations.annotate import set_metrics
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.retention import Latest, Policy

@@ -15,7 +15,7 @@ import pytest
 from checkpoints import only, save_small
 from edl_ckpt.core import verify_version
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
-from edl_ckpt.core.model.versions import Override, Seal
+from edl_ckpt.core.model.seals import Override, Seal
 from edl_ckpt.core.operations.verify.check import verify_and_seal
 from edl_ckpt.core.state.document import is_newer, schema_at_head
 from edl_ckpt.core.state.paths import seal_file

@@ -21,7 +21,8 @@ from edl_ckpt.core.commit.publish.carried import Carrying
 from edl_ckpt.core.commit.publish.disk import LocalOutput
 from edl_ckpt.core.commit.publish.objects import RemoteOutput
 from edl_ckpt.core.commit.repair.recovery import location_lock, recover
-from edl_ckpt.core.model.versions import Listing, Version
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.annotate import add_tag, set_metrics, set_modes, set_note
 from edl_ckpt.core.operations.copy.execute import CopyResult, execute_copy
 from edl_ckpt.core.operations.copy.plan import plan_copy

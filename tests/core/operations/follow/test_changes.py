@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from edl_ckpt.core.model.versions import Listing, ShardFile, State, Version
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.operations.follow.observe import (
     Health,
     HealthCheck,
