@@ -166,7 +166,7 @@ def test_a_cluster_and_a_bucket(
 ) -> None:
     """The processes of a cluster send the parts of the same files, each byte once."""
     with_parts(monkeypatch, 1 << 10)
-    monkeypatch.setattr("edl_ckpt.core.moving.file_parts._EXACT_BYTES", 5000)
+    monkeypatch.setattr("edl_ckpt.core.moving.file_parts.EXACT_BYTES", 5000)
     version = at(SYSTEMS / folder, number)
     changes = Changes(cast=(("*", "float64"),)) if folder == "dcp/torchrec" else None
     here = converted(version, output=tmp_path / "here", changes=changes)
@@ -186,7 +186,7 @@ def test_large_tables_of_a_cluster_and_a_bucket(
 ) -> None:
     """Many tasks send parts of one table, whose rows have each bucket in one order, or groups in one file."""
     with_parts(monkeypatch, 64 << 10)
-    monkeypatch.setattr("edl_ckpt.core.moving.file_parts._MOST_BYTES", 2 << 20)
+    monkeypatch.setattr("edl_ckpt.core.moving.file_parts.MOST_BYTES", 2 << 20)
     monkeypatch.setattr("edl_ckpt.core.moving.version_input.PIECE_BYTES", 64 << 10)
     rows = ("users where id < 500000000000",) if system == "dynamicemb" else ()
     changes = Changes(tables=("users",), rows=rows)
