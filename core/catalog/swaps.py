@@ -44,8 +44,8 @@ _LISTINGS: Final = 5
 """How often a location is listed again without a command at work: each time something had changed meanwhile."""
 _BUSY_SECONDS: Final = 5.0
 """For so long it is listed again in any case: a busy machine gives one listing the time of several changes."""
-_TICK_NS: Final = 20_000_000
-"""Two changes of a directory in so short a time may have the same time."""
+TICK_NS: int = 20_000_000
+"""Two changes of a directory in so short a time may have the same time. Tests set it."""
 
 
 class Settling:
@@ -58,16 +58,8 @@ class Settling:
         self._busy_until = begin + min(wait_seconds, _BUSY_SECONDS)
         self._listings = 0
         self._seen: Mapping[str, Any] = {}
-        self._changed = self._root_time()
+        self._changed = names_changed_ns(self._store)
         self._replacing: dict[str, tuple[int, str]] = {}
-
-    def _root_time(self) -> int:
-        """Return when names in the location last changed; 0 where a listing is one answer of the storage."""
-        if not self._store.properties.rename:
-            return 0
-        with suppress(OSError):  # the listing says why
-            return os.stat(self._store.path("")).st_mtime_ns
-        return 0
 
     def wait(self, listing: Listing, state: Sequence[Entry]) -> bool:
         """Wait where a version of a listing was being replaced; True when the location must be listed again.
@@ -104,13 +96,13 @@ class Settling:
             return None
         if self._listings > _LISTINGS and time.monotonic() >= self._busy_until:
             return None
-        return _TICK_NS / 1e9 if has_moved else 0.0
+        return TICK_NS / 1e9 if has_moved else 0.0
 
     def _has_moved(self, state: Sequence[Entry]) -> bool:
         """Return True where names in the location may have changed during the listing, by a command of ours."""
         before = self._changed
-        self._changed = self._root_time()
-        return bool(state) and (before != self._changed or 0 <= time.time_ns() - before < _TICK_NS)
+        self._changed = names_changed_ns(self._store)
+        return bool(state) and (before != self._changed or 0 <= time.time_ns() - before < TICK_NS)
 
     def marked(self, listing: Listing) -> Listing:
         """Return a listing in which the versions that are still being replaced say by whom."""
@@ -123,6 +115,15 @@ class Settling:
         numbers = dict(self._replacing.values())
         problems = [f"{listing.location}@{n}: {owner} is replacing it" for n, owner in sorted(numbers.items())]
         return replace(listing, versions=tuple(versions), replacing=numbers, problems=(*listing.problems, *problems))
+
+
+def names_changed_ns(store: LocalStore | ObjectStore) -> int:
+    """Return when names in a location last changed, in ns since the epoch; 0 where a listing is one answer."""
+    if not store.properties.rename:
+        return 0
+    with suppress(OSError):  # the listing says why
+        return os.stat(store.path("")).st_mtime_ns
+    return 0
 
 
 def _shape(version: Version) -> tuple[object, ...]:

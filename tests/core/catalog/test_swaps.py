@@ -272,8 +272,8 @@ def test_a_busy_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_se
     reshard_version(resolve(parse_ref(f"{tmp_path}/run@7")), 3)  # state of ours
     listing, state = list_everything(tmp_path / "run")
     changes = iter(range(1, 20))
-    monkeypatch.setattr(swaps.Settling, "_root_time", lambda _: next(changes, 20))
-    monkeypatch.setattr(swaps, "_TICK_NS", 0)
+    monkeypatch.setattr(swaps, "names_changed_ns", lambda _: next(changes, 20))
+    monkeypatch.setattr(swaps, "TICK_NS", 0)
     settling = swaps.Settling(open_location(tmp_path / "run"), wait_seconds)
     asked = 1
     while settling.wait(listing, state):
