@@ -21,6 +21,7 @@ from checkpoints import save_small
 from edl_ckpt.cli.browse import open_version
 from edl_ckpt.cli.browse import version as version_module
 from edl_ckpt.cli.browse.grid import Grid, ItemRows
+from edl_ckpt.cli.terminal.tables import Cell
 from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core import Table, add_tag, save_checkpoint, set_metrics, set_note
 from edl_ckpt.core.base.errors import EdlCkptError
@@ -191,7 +192,7 @@ def test_numbers_are_never_cut(tmp_path: Path) -> None:
         grid = screen.app.screen.query_one(Grid)
         row = grid.rows.row(grid.cursor)
         assert row is not None
-        return [c if isinstance(c, str) else c[0] for c in row if isinstance(c, str | tuple)]
+        return [cell if isinstance(cell, str) else cell.text for cell in row if isinstance(cell, str | Cell)]
 
     async def use(screen: Screen) -> None:
         for keys in ((), ("up", "enter"), ("2",), ("3",)):
