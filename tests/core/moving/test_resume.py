@@ -287,12 +287,14 @@ def test_a_record_of_something_else(run: Path, tmp_path: Path) -> None:
     assert verify_version(at(out, 7), level="deep").findings == ()
 
 
-def test_a_leg_of_more_pieces_than_there_are(run: Path, tmp_path: Path) -> None:
-    """A leg that names 10^15 pieces costs no memory; the proof refuses what it says, and the move begins anew."""
+@pytest.mark.parametrize("pieces", ["the others", "10^15", "one too many"])
+def test_a_leg_without_its_sums(run: Path, tmp_path: Path, pieces: str) -> None:
+    """A leg that says all other pieces have moved, or pieces that there are not, is refused; the move begins anew."""
     whole, out = tmp_path / "whole", tmp_path / "out"
-    reshard(run, whole)
+    count = pieces_of(lambda: reshard(run, whole))
     killed(lambda: reshard(run, out), 18)
-    invented = legs.LegSums(18, 10**15, 1, ContentSketch(), ContentSketch(), 0, [])
+    first, end = {"the others": (18, count), "10^15": (18, 10**15), "one too many": (count, count + 1)}[pieces]
+    invented = legs.LegSums(first, end, 1, ContentSketch(), ContentSketch(), 0, [])
     with Directory.open(str(stage_of(out))) as stage:
         progress = Progress(stage, lambda: None)
         list(progress.earlier())
